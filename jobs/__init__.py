@@ -1,0 +1,1 @@
+"""The Django app: models, verbs, reads, views, admin and the controller."""

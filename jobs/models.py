@@ -1,0 +1,402 @@
+"""The truth. Reads are QuerySet methods (jobs/queries.py), writes are verbs (jobs/services.py);
+nothing happens in save() and there are no signals."""
+
+from __future__ import annotations
+
+import uuid
+from typing import ClassVar
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from jobs.queries import AttemptQuerySet, DatasetQuerySet, HostQuerySet, JobQuerySet
+from workers.contract.messages import Kind, Request
+from workers.contract.states import ENDED, EndReason, Status
+
+USER = settings.AUTH_USER_MODEL
+
+STATUS_LABELS = {
+    Status.CHECKING: _("Checking"),
+    Status.QUEUED: _("Queued"),
+    Status.STARTING: _("Starting"),
+    Status.RUNNING: _("Running"),
+    Status.UNRESPONSIVE: _("Unresponsive"),
+    Status.SUCCEEDED: _("Succeeded"),
+    Status.FAILED: _("Failed"),
+    Status.CANCELLED: _("Cancelled"),
+    Status.PAUSED: _("Paused"),
+}
+STATUS_CHOICES = [(status.value, label) for status, label in STATUS_LABELS.items()]
+
+END_REASON_LABELS = {
+    EndReason.COMPLETED: _("completed"),
+    EndReason.FINISHED_EARLY: _("finished early"),
+    EndReason.CANCELLED: _("cancelled"),
+    EndReason.PAUSED: _("paused"),
+    EndReason.PREEMPTED: _("preempted"),
+    EndReason.DRAINED: _("host shut down"),
+    EndReason.SUPERSEDED: _("superseded"),
+    EndReason.NON_FINITE: _("NaN or infinity"),
+    EndReason.LOSS_SCALE_COLLAPSED: _("loss scale collapsed"),
+    EndReason.DIVERGED: _("diverged"),
+    EndReason.OUT_OF_MEMORY: _("out of memory"),
+    EndReason.DISK_FULL: _("disk full"),
+    EndReason.BAD_DATA: _("bad data"),
+    EndReason.BAD_SETTINGS: _("bad settings"),
+    EndReason.MODEL_UNAVAILABLE: _("model unavailable"),
+    EndReason.TRAINER_ERROR: _("trainer error"),
+    EndReason.CRASHED_BY_SIGNAL: _("killed by a signal"),
+    EndReason.LAUNCH_FAILED: _("launch failed"),
+    EndReason.SUPERVISOR_LOST: _("supervisor lost"),
+    EndReason.HOST_LOST: _("host lost"),
+    EndReason.TIME_LIMIT: _("time limit"),
+}
+END_REASON_CHOICES = [(reason.value, label) for reason, label in END_REASON_LABELS.items()]
+
+
+def _ended_rule() -> Q:
+    """An ended row has a reason that fits its status and a time; a live one has neither."""
+    rule = Q(status__in=[s.value for s in Status if s not in ENDED], end_reason="", ended_at__isnull=True)
+    for status in ENDED:
+        fitting = [reason.value for reason in EndReason if reason.status is status]
+        rule |= Q(status=status.value, end_reason__in=fitting, ended_at__isnull=False)
+    return rule
+
+
+class Dataset(models.Model):
+    """One registered, immutable version of a dataset; its files lie below STORAGE_ROOT."""
+
+    name = models.CharField(_("name"), max_length=100)
+    owner = models.ForeignKey(USER, models.CASCADE, null=True, blank=True, related_name="datasets")
+    shared = models.BooleanField(_("shared"), default=False, help_text=_("Every user may train on it."))
+    description = models.TextField(_("description"), blank=True)
+    # Folder below STORAGE_ROOT with train.jsonl and dev.jsonl.
+    key = models.CharField(max_length=200)
+    content_hash = models.CharField(max_length=64)
+    columns = models.JSONField(default=list)
+    labels = models.JSONField(default=list)
+    splits = models.JSONField(default=dict)
+    # Counts, lengths, duplicates, baselines: whatever was measured at registration.
+    statistics = models.JSONField(default=dict)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    objects: ClassVar[DatasetQuerySet] = DatasetQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        ordering = ["name", "-id"]
+        verbose_name = _("dataset")
+        verbose_name_plural = _("datasets")
+        constraints = [models.UniqueConstraint(fields=["name", "content_hash"], name="dataset_version_once")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Host(models.Model):
+    """A GPU (or CPU) host, as its worker last described it."""
+
+    name = models.CharField(_("name"), max_length=100, unique=True)
+    address = models.CharField(_("address"), max_length=100, blank=True)
+    boot = models.CharField(max_length=64, blank=True)
+    beat_seq = models.BigIntegerField(default=0)
+    devices = models.JSONField(default=list)  # of messages.Device
+    versions = models.JSONField(default=dict)
+    disk_total_bytes = models.BigIntegerField(default=0)
+    disk_free_bytes = models.BigIntegerField(default=0)
+    memory_total_bytes = models.BigIntegerField(default=0)
+    load1 = models.FloatField(default=0.0)
+    # By the controller's own clock, only moved by a beat with a new number.
+    last_seen_at = models.DateTimeField(null=True, blank=True)
+    # Written by the controller: false after UNRESPONSIVE_S without a new beat while Redis was readable.
+    online = models.BooleanField(_("online"), default=False)
+    # No new attempts; live ones are asked to checkpoint and leave.
+    draining = models.BooleanField(_("draining"), default=False)
+    enabled = models.BooleanField(_("enabled"), default=True, help_text=_("Takes new attempts."))
+    created_at = models.DateTimeField(default=timezone.now)
+
+    objects: ClassVar[HostQuerySet] = HostQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name = _("host")
+        verbose_name_plural = _("hosts")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Job(models.Model):
+    """What a user asked for. Its status and end reason are those of its newest attempt."""
+
+    owner = models.ForeignKey(USER, models.PROTECT, related_name="jobs")
+    name = models.CharField(_("name"), max_length=120)
+    recipe = models.CharField(_("recipe"), max_length=60)
+    dataset = models.ForeignKey(Dataset, models.PROTECT, null=True, blank=True, related_name="jobs")
+    priority = models.SmallIntegerField(_("priority"), default=0)
+    status = models.CharField(_("status"), max_length=20, choices=STATUS_CHOICES, default=Status.QUEUED.value)
+    end_reason = models.CharField(_("end reason"), max_length=30, choices=END_REASON_CHOICES, blank=True)
+    created_at = models.DateTimeField(_("created"), default=timezone.now)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    newest = models.OneToOneField("Attempt", models.SET_NULL, null=True, blank=True, related_name="+")
+
+    objects: ClassVar[JobQuerySet] = JobQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        indexes = [models.Index(fields=["owner", "-id"]), models.Index(fields=["status", "-priority", "id"])]
+        constraints = [models.CheckConstraint(condition=_ended_rule(), name="job_end_fits_status")]
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.name}"
+
+
+class Attempt(models.Model):
+    """One try at a job: frozen settings, one place, its own records. `uid` is its name on hosts and the fence."""
+
+    class Cause(models.TextChoices):
+        SUBMIT = "submit", _("submitted")
+        RETRY = "retry", _("retried")
+        RESUME = "resume", _("resumed")
+        DRAIN = "drain", _("continued after a host shut down")
+
+    uid = models.CharField(max_length=32, unique=True, default="", editable=False)
+    job = models.ForeignKey(Job, models.CASCADE, related_name="attempts")
+    number = models.PositiveIntegerField()
+    status = models.CharField(_("status"), max_length=20, choices=STATUS_CHOICES, default=Status.QUEUED.value)
+    end_reason = models.CharField(_("end reason"), max_length=30, choices=END_REASON_CHOICES, blank=True)
+    # The particulars, in English, with the step and the rank: "Loss was NaN at step 341 on rank 1 …".
+    end_detail = models.TextField(blank=True)
+    end_step = models.BigIntegerField(null=True, blank=True)
+    end_rank = models.IntegerField(null=True, blank=True)
+
+    settings = models.JSONField()
+    # [{"name": "optimizer.learning_rate", "old": …, "new": …}] against the attempt before.
+    settings_changed = models.JSONField(default=list)
+    cause = models.CharField(max_length=10, choices=Cause.choices, default=Cause.SUBMIT)
+    asked_by = models.ForeignKey(USER, models.SET_NULL, null=True, blank=True, related_name="+")
+    start_from = models.ForeignKey("Checkpoint", models.PROTECT, null=True, blank=True, related_name="+")
+    model_key = models.CharField(max_length=300, blank=True)  # exported weights of another job
+    nodes = models.PositiveSmallIntegerField(default=1)
+    devices_per_node = models.PositiveSmallIntegerField(default=1)
+
+    # Requests are facts beside the status; the newest asked stands.
+    leave = models.CharField(max_length=10, blank=True, choices=[(r.value, r.value) for r in Request])
+    leave_asked_at = models.DateTimeField(null=True, blank=True)
+    leave_asked_by = models.ForeignKey(USER, models.SET_NULL, null=True, blank=True, related_name="+")
+    checkpoint_asked = models.PositiveIntegerField(default=0)
+
+    created_at = models.DateTimeField(default=timezone.now)
+    placed_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)  # first seen running
+    ended_at = models.DateTimeField(null=True, blank=True)
+    complete_at = models.DateTimeField(null=True, blank=True)  # every byte of every stream is stored
+
+    # Kept by ingest from rank 0's records and events.
+    stage = models.CharField(max_length=200, blank=True)
+    plan = models.JSONField(default=dict)  # the trainer's "plan" event
+    attempted = models.BigIntegerField(default=0)
+    applied = models.BigIntegerField(default=0)
+    skipped = models.BigIntegerField(default=0)
+    clipped = models.BigIntegerField(default=0)
+    non_finite = models.BigIntegerField(default=0)
+    newest_record = models.JSONField(default=dict)  # NaN and infinities as strings
+    environment = models.JSONField(default=dict)  # versions, devices: what "claimed" said
+    rank_states = models.JSONField(default=dict)  # "0" -> {"pid", "exit_code", "signal", "first", "ended_at"}
+
+    objects: ClassVar[AttemptQuerySet] = AttemptQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        ordering = ["job", "number"]
+        verbose_name = _("attempt")
+        verbose_name_plural = _("attempts")
+        indexes = [models.Index(fields=["status", "id"])]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once"),
+            models.CheckConstraint(condition=_ended_rule(), name="attempt_end_fits_status"),
+            models.CheckConstraint(condition=~Q(uid=""), name="attempt_has_uid"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id}.{self.number}"
+
+    @staticmethod
+    def new_uid() -> str:
+        return uuid.uuid4().hex
+
+
+class Placement(models.Model):
+    """An attempt's devices on one host. Devices are taken while `released_at` is null."""
+
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="placements")
+    host = models.ForeignKey(Host, models.PROTECT, related_name="placements")
+    node = models.PositiveSmallIntegerField(default=0)
+    devices = models.JSONField()
+    sent_at = models.DateTimeField(null=True, blank=True)  # the start message
+    claimed_at = models.DateTimeField(null=True, blank=True)  # the supervisor's word
+    ended_at = models.DateTimeField(null=True, blank=True)
+    released_at = models.DateTimeField(null=True, blank=True)
+    # After a lost lease the devices are in quarantine until the host reports without this attempt.
+    quarantined = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["attempt", "node"], condition=Q(released_at__isnull=True), name="placement_node_once"
+            )
+        ]
+
+
+class JobEvent(models.Model):
+    """What happened, when, and who or what did it. Written in the transaction of the change itself."""
+
+    job = models.ForeignKey(Job, models.CASCADE, related_name="events")
+    attempt = models.ForeignKey(Attempt, models.CASCADE, null=True, blank=True, related_name="events")
+    at = models.DateTimeField(default=timezone.now)
+    kind = models.CharField(max_length=30)
+    old = models.CharField(max_length=20, blank=True)
+    new = models.CharField(max_length=20, blank=True)
+    reason = models.CharField(max_length=30, blank=True)
+    # A person, or the name of a part: controller, supervisor, rank 0 …
+    actor = models.ForeignKey(USER, models.SET_NULL, null=True, blank=True, related_name="+")
+    actor_name = models.CharField(max_length=150, blank=True)
+    step = models.BigIntegerField(null=True, blank=True)
+    rank = models.IntegerField(null=True, blank=True)
+    message = models.TextField(blank=True)
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [models.Index(fields=["job", "id"]), models.Index(fields=["attempt", "kind"])]
+        verbose_name = _("event")
+        verbose_name_plural = _("events")
+
+
+class Checkpoint(models.Model):
+    """A published, verified, complete checkpoint below STORAGE_ROOT."""
+
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="checkpoints")
+    step = models.BigIntegerField()
+    applied = models.BigIntegerField()
+    key = models.CharField(max_length=300)
+    bytes = models.BigIntegerField()
+    files = models.JSONField(default=dict)
+    good = models.BooleanField()
+    created_at = models.DateTimeField(default=timezone.now)
+    removed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["attempt", "step"], name="checkpoint_once")]
+        verbose_name = _("checkpoint")
+        verbose_name_plural = _("checkpoints")
+
+
+class Evaluation(models.Model):
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="evaluations")
+    step = models.BigIntegerField()
+    applied = models.BigIntegerField()
+    epoch = models.PositiveIntegerField()
+    metrics = models.JSONField()  # NaN and infinities as strings
+    seconds = models.FloatField()
+    best = models.BooleanField(default=False)
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["attempt", "step"], name="evaluation_once")]
+
+
+class Artifact(models.Model):
+    """A published result: "model" (PaddleNLP folder) or "inference" (Paddle Inference), as one .tar below STORAGE_ROOT."""
+
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="artifacts")
+    name = models.CharField(max_length=60)
+    # A folder with the files, and beside it `<key>.tar` for download.
+    key = models.CharField(max_length=300)
+    bytes = models.BigIntegerField()
+    sha256 = models.CharField(max_length=64)
+    files = models.JSONField(default=dict)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [models.UniqueConstraint(fields=["attempt", "name"], name="artifact_once")]
+
+
+class Cursor(models.Model):
+    """How far a byte stream of an attempt is stored. A batch is taken only at `offset`; moved by filtered updates."""
+
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="cursors")
+    rank = models.IntegerField()
+    kind = models.CharField(max_length=10, choices=[(k.value, k.value) for k in Kind])
+    offset = models.BigIntegerField(default=0)
+    lines = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["attempt", "rank", "kind"], name="cursor_once")]
+
+
+class StepTail(models.Model):
+    """The open tail: raw lines as the rank wrote them, one row per accepted batch."""
+
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="+")
+    rank = models.IntegerField()
+    offset = models.BigIntegerField()
+    count = models.PositiveIntegerField()
+    first_step = models.BigIntegerField()
+    last_step = models.BigIntegerField()
+    body = models.BinaryField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["attempt", "rank", "offset"], name="tail_once")]
+
+
+class StepBlock(models.Model):
+    """A few thousand sealed records as compressed Arrow record batches."""
+
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="+")
+    rank = models.IntegerField()
+    index = models.PositiveIntegerField()
+    count = models.PositiveIntegerField()
+    first_step = models.BigIntegerField()
+    last_step = models.BigIntegerField()
+    body = models.BinaryField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["attempt", "rank", "index"], name="block_once")]
+        indexes = [models.Index(fields=["attempt", "rank", "first_step"])]
+
+
+class StepLevel(models.Model):
+    """Buckets of `bucket` steps with min, max, mean and counts per field, many buckets to a row."""
+
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="+")
+    rank = models.IntegerField()
+    bucket = models.PositiveIntegerField()
+    index = models.PositiveIntegerField()
+    first_step = models.BigIntegerField()
+    last_step = models.BigIntegerField()
+    body = models.BinaryField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["attempt", "rank", "bucket", "index"], name="level_once")]
+
+
+class LogChunk(models.Model):
+    """A stretch of a rank's output at its byte offset."""
+
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="+")
+    rank = models.IntegerField()
+    offset = models.BigIntegerField()
+    length = models.PositiveIntegerField()
+    body = models.BinaryField()
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["offset"]
+        constraints = [models.UniqueConstraint(fields=["attempt", "rank", "offset"], name="log_once")]

@@ -1,0 +1,1 @@
+"""What the web side and the GPU hosts have agreed on; both import it, it imports neither."""

@@ -1,0 +1,19 @@
+"""How a setting is declared: once, as a pydantic field whose extras feed the form, the docs and the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SettingsGroup(BaseModel):
+    """A group of settings; `title` and the docstring are shown above its fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+def setting(default: Any, title: str, help: str, *, unit: str = "", basic: bool = False, **limits: Any) -> Any:
+    """One field: label, help in words, unit, whether the basic form shows it; `limits` are pydantic's (gt, le …)."""
+    extra: dict[str, Any] = {"unit": unit, "basic": basic}
+    return Field(default, title=title, description=help, json_schema_extra=extra, **limits)

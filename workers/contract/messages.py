@@ -1,0 +1,221 @@
+"""What crosses Redis and the run folder: names of keys, and the shapes of specs, beats and reports.
+
+The database is the truth; everything here may be lost with Redis at any moment and is sent again.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# --- Redis ---------------------------------------------------------------------------------
+
+TELEMETRY_STREAM = "evenkeel:telemetry"
+"""Entries have the fields attempt, rank, kind, offset (of the body's first byte), body (whole lines)
+and host. The controller deletes an entry once its transaction is committed."""
+
+
+def ack_key(attempt: str) -> str:
+    """Hash: "<rank>/<kind>" -> bytes stored so far. Written by the controller after every commit."""
+    return f"evenkeel:ack:{attempt}"
+
+
+def request_key(attempt: str) -> str:
+    """JSON of a `Control`, mirrored from the database by the controller, again and again."""
+    return f"evenkeel:request:{attempt}"
+
+
+def beat_key(attempt: str, node: int) -> str:
+    """JSON of an `AttemptBeat`, written by the supervisor every BEAT_S."""
+    return f"evenkeel:beat:{attempt}:{node}"
+
+
+def host_key(name: str) -> str:
+    """JSON of a `HostBeat`, written by the host's Celery worker every BEAT_S."""
+    return f"evenkeel:host:{name}"
+
+
+HOST_KEY_PATTERN = "evenkeel:host:*"
+
+
+def live_channel(job: int) -> str:
+    """Pub/sub: JSON of an `Announcement` after each commit that changed the job."""
+    return f"evenkeel:live:{job}"
+
+
+def host_queue(name: str) -> str:
+    """Celery queue of one host."""
+    return f"host.{name}"
+
+
+START_TASK = "workers.start_attempt"
+
+BEAT_S = 5.0
+UNRESPONSIVE_S = 15.0
+DEFAULT_LEASE_S = 60.0
+# A supervisor kills its ranks this long before its lease would run out.
+LEASE_MARGIN_S = 10.0
+DEFAULT_GRACE_S = 30.0
+
+
+class Kind(str, Enum):
+    """Byte streams of an attempt. Each (rank, kind) is one append-only file on the host."""
+
+    STEPS = "steps"  # step records, per rank
+    EVENTS = "events"  # what a rank's trainer says: stages, evaluations, checkpoints; per rank
+    LOG = "log"  # stdout and stderr, per rank
+    REPORT = "report"  # what the supervisor says; rank is `supervisor_rank(node)`
+
+    def __str__(self) -> str:
+        return self.value
+
+
+def supervisor_rank(node: int) -> int:
+    """Rank number under which a node's supervisor sends its report and the launcher's log: -1, -2 …"""
+    return -1 - node
+
+
+# --- specs and requests --------------------------------------------------------------------
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DatasetRef(_Frozen):
+    """A registered dataset version. `key` is a folder below STORAGE_ROOT with one JSON Lines file
+    per split, `train.jsonl` and `dev.jsonl`, each line an object of columns."""
+
+    id: int
+    name: str
+    key: str
+    content_hash: str
+    splits: dict[str, int] = Field(description="rows per split")
+    labels: list[str] = []
+
+
+class CheckpointRef(_Frozen):
+    """A published, complete checkpoint: a folder below STORAGE_ROOT."""
+
+    key: str
+    step: int = Field(description="attempted steps at the checkpoint")
+    applied: int
+
+
+class AttemptSpec(_Frozen):
+    """All that a host needs to run its part of an attempt. Holds no secret."""
+
+    attempt: str = Field(description="uid of the attempt: the fence. Lower-case hex")
+    job: int
+    number: int = Field(description="1 for the first attempt of the job")
+    name: str
+    recipe: str
+    settings: dict[str, Any] = Field(description="validated; a dump of the recipe's settings model")
+    dataset: DatasetRef | None = None
+    model_key: str | None = Field(None, description="folder below STORAGE_ROOT, for weights of another job")
+    start_from: CheckpointRef | None = None
+    node: int = 0
+    nodes: int = 1
+    device_kind: Literal["cpu", "gpu"] = "cpu"
+    devices: list[int] = Field(description="device numbers on this host; one rank each")
+    lease_s: float = DEFAULT_LEASE_S
+    grace_s: float = DEFAULT_GRACE_S
+    time_limit_s: float | None = None
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * len(self.devices)
+
+
+class Request(str, Enum):
+    """What people may ask of a live attempt. A fact beside its status."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    FINISH = "finish"
+    DRAIN = "drain"
+    SUPERSEDE = "supersede"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Control(_Frozen):
+    """Content of the request key and of `control.json`. Trainers agree on it in the per-step reduction.
+
+    `checkpoint` counts up: each new number asks for one checkpoint now.
+    """
+
+    leave: Request | None = None
+    checkpoint: int = 0
+
+
+# --- beats ---------------------------------------------------------------------------------
+
+
+class Device(_Frozen):
+    index: int
+    kind: Literal["cpu", "gpu"]
+    name: str
+    memory_bytes: int
+    compute_capability: str | None = None
+
+
+class HostBeat(_Frozen):
+    name: str
+    address: str
+    boot: str = Field(description="changes with every start of the worker")
+    seq: int
+    devices: list[Device]
+    versions: dict[str, str]
+    disk_total_bytes: int
+    disk_free_bytes: int
+    memory_total_bytes: int
+    load1: float
+    attempts: list[str] = Field(description="uids with a live supervisor on this host")
+
+
+class AttemptBeat(_Frozen):
+    attempt: str
+    node: int
+    host: str
+    seq: int
+    stage: str
+
+
+# --- reports: lines of report.jsonl and events-rank<r>.jsonl --------------------------------
+# Every line is an object with "kind" and "at" (ISO 8601, UTC); the rest is per kind:
+#
+# report (supervisor)
+#   claimed              node, host, pid, devices, versions{}
+#   refused              node, host, detail          (nothing was started; the placement is free again)
+#   started              node, launcher_pid
+#   running              node                        (every rank of the node is ready)
+#   rank_exit            rank, pid, exit_code|null, signal|null, first (bool: the first to fail)
+#   checkpoint_published step, applied, key, bytes, files, good
+#   artifact_published   name, key, bytes, sha256, files
+#   torn_tail            rank, stream, bytes         (a last line without its end; not shipped)
+#   ended                node, end_reason, detail, rank|null, step|null, processes_left (always 0)
+#   complete             node, bytes{"<rank>/<kind>": n}   (the last line: everything before is in the files)
+#
+# events (trainer, rank 0 unless said otherwise)
+#   ready                rank, pid                   (every rank)
+#   stage                name, detail|null           (starting up: what is being done, in words)
+#   plan                 total_steps, steps_per_epoch, epochs, world_size, train_rows, dev_rows,
+#                        parameters, precision, emulated, device
+#   evaluation           step, applied, epoch, metrics{}, seconds, best (bool)
+#   checkpoint           step, applied, path (relative to the run folder), bytes, good, seconds
+#   artifact             name, path, bytes
+#   scale                step, old, new
+#   note                 level, text, step|null
+#   outcome              end_reason, detail, rank|null, step|null   (any rank that ends on purpose)
+
+
+class Announcement(_Frozen):
+    """Says what changed; the page reads it from the database."""
+
+    job: int
+    attempt: str
+    changed: list[str] = Field(description="of: status, steps, events, evaluations, log, ranks, artifacts")

@@ -1,0 +1,208 @@
+"""Groups of settings that every recipe shares. A field appears here only if the trainer honours it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pydantic import model_validator
+
+from workers.contract.fields import SettingsGroup, setting
+
+
+class Precision(str, Enum):
+    FLOAT32 = "float32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class TrainingSettings(SettingsGroup):
+    """How long, and how much at a time."""
+
+    epochs: int = setting(3, "Epochs", "Passes over the training rows.", basic=True, ge=1, le=1000)
+    max_steps: int | None = setting(
+        None,
+        "Most steps",
+        "Stop after this many applied optimizer steps, even within an epoch. Empty: only epochs count.",
+        unit="steps",
+        basic=True,
+        ge=1,
+        le=100_000_000,
+    )
+    batch_size: int = setting(
+        32,
+        "Batch per rank",
+        "Samples that one rank takes through one forward pass.",
+        unit="samples",
+        basic=True,
+        ge=1,
+        le=4096,
+    )
+    accumulation: int = setting(
+        1,
+        "Accumulation",
+        "Forward passes whose gradients are added up before one optimizer step. "
+        "The effective batch is batch per rank × accumulation × ranks.",
+        unit="passes",
+        ge=1,
+        le=1024,
+    )
+    seed: int = setting(
+        2026,
+        "Seed",
+        "Starts initial weights, order of samples and dropout; the same seed gives the same run.",
+        ge=0,
+        le=2**31 - 1,
+    )
+
+
+class OptimizerSettings(SettingsGroup):
+    """AdamW with decoupled weight decay; biases and LayerNorm weights are not decayed."""
+
+    learning_rate: float = setting(5e-5, "Learning rate", "Peak rate, reached at the end of warm-up.", basic=True, gt=0)
+    weight_decay: float = setting(
+        0.01,
+        "Weight decay",
+        "Fraction of a weight that is taken off per step and unit of rate.",
+        basic=True,
+        ge=0,
+        le=1,
+    )
+    beta1: float = setting(0.9, "β₁", "Memory of the gradient's running mean.", ge=0, lt=1)
+    beta2: float = setting(0.999, "β₂", "Memory of the squared gradient's running mean.", ge=0, lt=1)
+    epsilon: float = setting(
+        1e-8, "ε", "Added to the denominator; larger is calmer when gradients are tiny.", gt=0, le=1
+    )
+
+
+class ScheduleSettings(SettingsGroup):
+    """Linear warm-up to the peak rate, then linear decay to zero; both count applied steps only."""
+
+    warmup_steps: int | None = setting(
+        None,
+        "Warm-up steps",
+        "Applied steps until the peak rate. Empty: the fraction below decides.",
+        unit="steps",
+        ge=0,
+    )
+    warmup_fraction: float = setting(
+        0.1,
+        "Warm-up fraction",
+        "Share of all planned steps used for warm-up, if no number of steps is given.",
+        basic=True,
+        ge=0,
+        le=1,
+    )
+    linear_decay: bool = setting(
+        True, "Linear decay", "Lower the rate to zero by the last planned step. Off: it stays at its peak."
+    )
+
+
+class ClippingSettings(SettingsGroup):
+    """Bounds the length of the whole gradient before each step."""
+
+    max_norm: float | None = setting(
+        1.0,
+        "Clip at global norm",
+        "A longer gradient is shortened to this length. 1–2 for pretrained models, 5 to start with otherwise. "
+        "Empty: no clipping; the norm is measured all the same.",
+        basic=True,
+        gt=0,
+    )
+
+
+class PrecisionSettings(SettingsGroup):
+    """Number format of the forward and backward pass (AMP level O1: weights stay float32)."""
+
+    mode: Precision = setting(
+        Precision.FLOAT32,
+        "Precision",
+        "fp16 needs loss scaling and a GPU of compute capability 7.0 or higher; bf16 needs 8.0. "
+        "On CPU both are emulated by rounding the outputs of layers.",
+        basic=True,
+    )
+
+
+class LossScalingSettings(SettingsGroup):
+    """Dynamic loss scaling, for fp16 only: the loss is multiplied so that small gradients survive."""
+
+    init_scale: float = setting(65536.0, "Initial scale", "The first factor.", gt=0, le=2.0**40)
+    growth_interval: int = setting(
+        2000, "Growth interval", "Good steps in a row until the scale is doubled.", unit="steps", ge=1
+    )
+    growth_factor: float = setting(
+        2.0, "Growth factor", "What the scale is multiplied with when it grows.", gt=1, le=16
+    )
+    backoff_factor: float = setting(
+        0.5, "Back-off factor", "What the scale is multiplied with after an overflow.", gt=0, lt=1
+    )
+    floor: float = setting(
+        1.0,
+        "Floor",
+        "The scale never falls below this. Paddle's own scaler halves down to 0 and then writes NaN into the weights.",
+        gt=0,
+    )
+    ceiling: float = setting(2.0**24, "Ceiling", "The scale never grows above this.", gt=0)
+
+    @model_validator(mode="after")
+    def _floor_below_start(self) -> LossScalingSettings:
+        if not self.floor <= self.init_scale <= self.ceiling:
+            raise ValueError(
+                f"the initial scale ({self.init_scale:g}) must lie between the floor ({self.floor:g}) and the ceiling ({self.ceiling:g})"
+            )
+        return self
+
+
+class LimitSettings(SettingsGroup):
+    """When to give up. The steps that break a limit leave the weights untouched, except for a high finite loss."""
+
+    skip_limit: int = setting(
+        20,
+        "Skipped steps in a row",
+        "So many skipped steps one after the other end the attempt.",
+        unit="steps",
+        basic=True,
+        ge=1,
+        le=100_000,
+    )
+    loss_limit: float | None = setting(
+        1e4,
+        "Loss limit",
+        "A loss above this in as many steps in a row as above counts as diverged. Empty: no limit.",
+        gt=0,
+    )
+    grad_norm_limit: float | None = setting(
+        None, "Gradient norm limit", "The same for the gradient norm before clipping. Empty: no limit.", gt=0
+    )
+
+
+class CheckpointSettings(SettingsGroup):
+    """What is kept on the way."""
+
+    every_steps: int = setting(
+        200, "Checkpoint every", "Applied steps between two checkpoints.", unit="steps", basic=True, ge=1
+    )
+    keep: int = setting(2, "Keep", "Newest good checkpoints that stay.", unit="checkpoints", ge=1, le=100)
+    evaluate_every_steps: int | None = setting(
+        None,
+        "Evaluate every",
+        "Applied steps between two evaluations. Empty: at the end of each epoch.",
+        unit="steps",
+        basic=True,
+        ge=1,
+    )
+
+
+class DeviceSettings(SettingsGroup):
+    """Where it runs."""
+
+    devices_per_node: int = setting(
+        1,
+        "Ranks",
+        "Devices on one host, one data-parallel rank on each. On a CPU host a device is a slot.",
+        basic=True,
+        ge=1,
+        le=64,
+    )

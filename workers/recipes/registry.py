@@ -1,0 +1,49 @@
+"""Names of recipes and their declarations. Importing this imports no Paddle.
+
+Recipes of other packages are added by naming their modules in EVENKEEL_RECIPES
+(comma-separated), on the web side and on the hosts alike; each has a `RECIPE`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+
+from workers.contract.fields import SettingsGroup
+from workers.recipes.text_classification.settings import TextClassificationSettings
+
+
+@dataclass(frozen=True)
+class Recipe:
+    name: str
+    title: str
+    settings: type[SettingsGroup]
+    # Imported by the trainer only; has `build(context) -> Task`.
+    module: str
+    # Arguments of the Python that a rank runs, and of the one that starts the ranks.
+    trainer: tuple[str, ...] = ("-m", "workers.trainer")
+    launcher: tuple[str, ...] = ("-m", "paddle.distributed.launch")
+    needs_dataset: bool = True
+
+
+RECIPES: dict[str, Recipe] = {
+    "text_classification": Recipe(
+        "text_classification",
+        "Text classification (ERNIE)",
+        TextClassificationSettings,
+        "workers.recipes.text_classification.task",
+    ),
+}
+
+for _name in filter(None, os.environ.get("EVENKEEL_RECIPES", "").split(",")):
+    _added: Recipe = importlib.import_module(_name).RECIPE
+    RECIPES[_added.name] = _added
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe called `name`; ValueError with the known names if there is none."""
+    try:
+        return RECIPES[name]
+    except KeyError:
+        raise ValueError(f"there is no recipe “{name}”; known: {', '.join(sorted(RECIPES))}") from None

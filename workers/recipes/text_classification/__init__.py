@@ -1,0 +1,1 @@
+"""One label for one text, with PaddleNLP's ERNIE for sequence classification."""

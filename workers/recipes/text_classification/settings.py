@@ -1,0 +1,116 @@
+"""Settings of the text-classification recipe, and nothing that needs Paddle."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pydantic import model_validator
+
+from workers.contract.fields import SettingsGroup, setting
+from workers.contract.training import (
+    CheckpointSettings,
+    ClippingSettings,
+    DeviceSettings,
+    LimitSettings,
+    LossScalingSettings,
+    OptimizerSettings,
+    PrecisionSettings,
+    ScheduleSettings,
+    TrainingSettings,
+)
+
+
+class ModelSource(str, Enum):
+    SCRATCH = "scratch"
+    JOB = "job"
+    FOLDER = "folder"
+    HUB = "hub"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class DataSettings(SettingsGroup):
+    """Which columns of the dataset are read, and how much of each text."""
+
+    text_column: str = setting("text", "Text column", "Name of the column with the text.", min_length=1, max_length=100)
+    label_column: str = setting(
+        "label", "Label column", "Name of the column with the label.", min_length=1, max_length=100
+    )
+    weight_column: str | None = setting(
+        None,
+        "Weight column",
+        "Name of a column with one number per row that its loss is multiplied with. Empty: all rows count alike.",
+        max_length=100,
+    )
+    max_length: int = setting(
+        64,
+        "Longest text",
+        "Tokens of one text, the two marks around it included; the rest is cut off.",
+        unit="tokens",
+        basic=True,
+        ge=8,
+        le=2048,
+    )
+
+
+class ModelSettings(SettingsGroup):
+    """Where the weights come from. The sizes count only for random weights."""
+
+    source: ModelSource = setting(
+        ModelSource.SCRATCH,
+        "Start from",
+        "scratch: random weights and a character vocabulary built from the training rows; job: the model another job exported; "
+        "folder: a PaddleNLP folder under one of the host's model roots; hub: a name that PaddleNLP downloads.",
+        basic=True,
+    )
+    job: int | None = setting(None, "Job number", "For “job”: whose exported model to start from.", ge=1)
+    folder: str | None = setting(
+        None, "Folder", "For “folder”: path below a model root, such as ernie-3.0-base-zh.", max_length=300
+    )
+    name: str | None = setting(None, "Hub name", "For “hub”: such as ernie-3.0-nano-zh.", max_length=200)
+    hidden_size: int = setting(128, "Hidden size", "Width of the model.", ge=8, le=4096)
+    layers: int = setting(2, "Layers", "Transformer layers.", ge=1, le=48)
+    heads: int = setting(4, "Heads", "Attention heads; must divide the hidden size.", ge=1, le=64)
+    vocabulary_size: int = setting(
+        6000,
+        "Vocabulary",
+        "Most frequent characters that get a token of their own.",
+        unit="characters",
+        ge=50,
+        le=200_000,
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> ModelSettings:
+        needed = {ModelSource.JOB: "job", ModelSource.FOLDER: "folder", ModelSource.HUB: "name"}.get(self.source)
+        if needed and getattr(self, needed) in (None, ""):
+            raise ValueError(f"to start from “{self.source}”, fill in “{needed}”")
+        if self.hidden_size % self.heads:
+            raise ValueError(f"the heads ({self.heads}) must divide the hidden size ({self.hidden_size})")
+        return self
+
+
+class RegularisationSettings(SettingsGroup):
+    """Against learning the training rows by heart."""
+
+    dropout: float = setting(
+        0.1, "Dropout", "Share of activations and attention weights set to zero in training.", basic=True, ge=0, lt=1
+    )
+
+
+class TextClassificationSettings(SettingsGroup):
+    """Fine-tune an ERNIE model to give each text one label."""
+
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    clipping: ClippingSettings = ClippingSettings()
+    precision: PrecisionSettings = PrecisionSettings()
+    loss_scaling: LossScalingSettings = LossScalingSettings()
+    regularisation: RegularisationSettings = RegularisationSettings()
+    limits: LimitSettings = LimitSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()
+    devices: DeviceSettings = DeviceSettings()
