@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 
 from webapp import env
+from workers import embedded_redis
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = env.path("DATA_DIR", BASE_DIR / "data")
@@ -118,7 +119,7 @@ DATABASES = {"default": _database(env.text("DATABASE_URL", f"sqlite://{DATA_DIR 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # The embedded server listens on a socket file in the data folder; `manage.py up` starts it.
-REDIS_URL = env.text("REDIS_URL", f"unix://{DATA_DIR / 'redis.sock'}")
+REDIS_URL = env.text("REDIS_URL", f"unix://{embedded_redis.socket_path(DATA_DIR)}")
 
 LEASE_S = env.number("LEASE_S", 60.0)
 GRACE_S = env.number("GRACE_S", 30.0)
