@@ -39,6 +39,9 @@ def host_key(name: str) -> str:
 
 HOST_KEY_PATTERN = "evenkeel:host:*"
 
+CONTROLLER_KEY = "evenkeel:controller"
+"""Set by the controller in its loop, with an expiry of UNRESPONSIVE_S: /readyz asks whether it is there."""
+
 
 def live_channel(job: int) -> str:
     """Pub/sub: JSON of an `Announcement` after each commit that changed the job."""
