@@ -4,7 +4,6 @@ nothing happens in save() and there are no signals."""
 from __future__ import annotations
 
 import uuid
-from typing import ClassVar
 
 from django.conf import settings
 from django.db import models
@@ -12,7 +11,14 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from jobs.queries import AttemptQuerySet, DatasetQuerySet, HostQuerySet, JobQuerySet
+from jobs.queries import (
+    AttemptQuerySet,
+    CheckpointQuerySet,
+    DatasetQuerySet,
+    HostQuerySet,
+    JobQuerySet,
+    PlacementQuerySet,
+)
 from workers.contract.messages import Kind, Request
 from workers.contract.states import ENDED, EndReason, Status
 
@@ -83,7 +89,7 @@ class Dataset(models.Model):
     statistics = models.JSONField(default=dict)
     created_at = models.DateTimeField(default=timezone.now)
 
-    objects: ClassVar[DatasetQuerySet] = DatasetQuerySet.as_manager()  # type: ignore[assignment]
+    objects = DatasetQuerySet.as_manager()
 
     class Meta:
         ordering = ["name", "-id"]
@@ -117,7 +123,7 @@ class Host(models.Model):
     enabled = models.BooleanField(_("enabled"), default=True, help_text=_("Takes new attempts."))
     created_at = models.DateTimeField(default=timezone.now)
 
-    objects: ClassVar[HostQuerySet] = HostQuerySet.as_manager()  # type: ignore[assignment]
+    objects = HostQuerySet.as_manager()
 
     class Meta:
         ordering = ["name"]
@@ -142,7 +148,7 @@ class Job(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
     newest = models.OneToOneField("Attempt", models.SET_NULL, null=True, blank=True, related_name="+")
 
-    objects: ClassVar[JobQuerySet] = JobQuerySet.as_manager()  # type: ignore[assignment]
+    objects = JobQuerySet.as_manager()
 
     class Meta:
         ordering = ["-id"]
@@ -179,7 +185,7 @@ class Attempt(models.Model):
     settings_changed = models.JSONField(default=list)
     cause = models.CharField(max_length=10, choices=Cause.choices, default=Cause.SUBMIT)
     asked_by = models.ForeignKey(USER, models.SET_NULL, null=True, blank=True, related_name="+")
-    start_from = models.ForeignKey("Checkpoint", models.PROTECT, null=True, blank=True, related_name="+")
+    start_from = models.ForeignKey("Checkpoint", models.RESTRICT, null=True, blank=True, related_name="+")
     model_key = models.CharField(max_length=300, blank=True)  # exported weights of another job
     nodes = models.PositiveSmallIntegerField(default=1)
     devices_per_node = models.PositiveSmallIntegerField(default=1)
@@ -208,7 +214,7 @@ class Attempt(models.Model):
     environment = models.JSONField(default=dict)  # versions, devices: what "claimed" said
     rank_states = models.JSONField(default=dict)  # "0" -> {"pid", "exit_code", "signal", "first", "ended_at"}
 
-    objects: ClassVar[AttemptQuerySet] = AttemptQuerySet.as_manager()  # type: ignore[assignment]
+    objects = AttemptQuerySet.as_manager()
 
     class Meta:
         ordering = ["job", "number"]
@@ -219,6 +225,11 @@ class Attempt(models.Model):
             models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once"),
             models.CheckConstraint(condition=_ended_rule(), name="attempt_end_fits_status"),
             models.CheckConstraint(condition=~Q(uid=""), name="attempt_has_uid"),
+            models.UniqueConstraint(
+                fields=["job"],
+                condition=Q(status__in=[status.value for status in Status if status not in ENDED]),
+                name="attempt_live_once",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -230,11 +241,12 @@ class Attempt(models.Model):
 
 
 class Placement(models.Model):
-    """An attempt's devices on one host. Devices are taken while `released_at` is null."""
+    """An attempt's devices on one host. Devices are taken while `released_at` is null, by the rows of DeviceHold."""
 
     attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="placements")
     host = models.ForeignKey(Host, models.PROTECT, related_name="placements")
     node = models.PositiveSmallIntegerField(default=0)
+    device_kind = models.CharField(max_length=3)
     devices = models.JSONField()
     sent_at = models.DateTimeField(null=True, blank=True)  # the start message
     claimed_at = models.DateTimeField(null=True, blank=True)  # the supervisor's word
@@ -243,12 +255,26 @@ class Placement(models.Model):
     # After a lost lease the devices are in quarantine until the host reports without this attempt.
     quarantined = models.BooleanField(default=False)
 
+    objects = PlacementQuerySet.as_manager()
+
     class Meta:
         constraints = [
             models.UniqueConstraint(
                 fields=["attempt", "node"], condition=Q(released_at__isnull=True), name="placement_node_once"
             )
         ]
+
+
+class DeviceHold(models.Model):
+    """One device in use. The unique rule is what makes it impossible for two attempts to share it."""
+
+    placement = models.ForeignKey(Placement, models.CASCADE, related_name="holds")
+    host = models.ForeignKey(Host, models.CASCADE, related_name="holds")
+    kind = models.CharField(max_length=3)
+    index = models.PositiveSmallIntegerField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["host", "kind", "index"], name="device_held_once")]
 
 
 class JobEvent(models.Model):
@@ -288,6 +314,8 @@ class Checkpoint(models.Model):
     good = models.BooleanField()
     created_at = models.DateTimeField(default=timezone.now)
     removed_at = models.DateTimeField(null=True, blank=True)
+
+    objects = CheckpointQuerySet.as_manager()
 
     class Meta:
         ordering = ["id"]

@@ -2,45 +2,67 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import models
 from django.db.models import Q
 
 from workers.contract.states import ACTIVE, ON_HOST, Status
 
 if TYPE_CHECKING:
-    from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
+    from typing_extensions import Self
+
+    from jobs.models import Attempt, Checkpoint, Dataset, Host, Job, Placement  # noqa: F401 (used in strings)
 
 
 def _is_staff(user: AbstractBaseUser | AnonymousUser) -> bool:
     return bool(getattr(user, "is_staff", False)) and bool(getattr(user, "is_active", False))
 
 
-class JobQuerySet(models.QuerySet[Any]):
-    def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> JobQuerySet:
+class JobQuerySet(models.QuerySet["Job"]):
+    def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> Self:
         return self if _is_staff(user) else self.filter(owner_id=user.pk)
 
 
-class AttemptQuerySet(models.QuerySet[Any]):
-    def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> AttemptQuerySet:
+class AttemptQuerySet(models.QuerySet["Attempt"]):
+    def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> Self:
         return self if _is_staff(user) else self.filter(job__owner_id=user.pk)
 
-    def active(self) -> AttemptQuerySet:
+    def active(self) -> Self:
         return self.filter(status__in=[status.value for status in ACTIVE])
 
-    def on_host(self) -> AttemptQuerySet:
+    def on_host(self) -> Self:
         return self.filter(status__in=[status.value for status in ON_HOST])
 
-    def queued(self) -> AttemptQuerySet:
+    def queued(self) -> Self:
         return self.filter(status=Status.QUEUED.value)
 
+    def incomplete(self) -> Self:
+        """Something of these may still arrive: live ones, and ended ones whose last bytes are on their way."""
+        return self.filter(complete_at__isnull=True).exclude(placements__isnull=True).distinct()
 
-class DatasetQuerySet(models.QuerySet[Any]):
-    def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> DatasetQuerySet:
+
+class DatasetQuerySet(models.QuerySet["Dataset"]):
+    def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> Self:
         return self if _is_staff(user) else self.filter(Q(shared=True) | Q(owner_id=user.pk))
 
 
-class HostQuerySet(models.QuerySet[Any]):
-    def accepting(self) -> HostQuerySet:
+class HostQuerySet(models.QuerySet["Host"]):
+    def accepting(self) -> Self:
         return self.filter(online=True, enabled=True, draining=False)
+
+
+class PlacementQuerySet(models.QuerySet["Placement"]):
+    def holding(self) -> Self:
+        """Their devices are taken, or in quarantine."""
+        return self.filter(released_at__isnull=True)
+
+    def unclaimed(self) -> Self:
+        return self.holding().filter(claimed_at__isnull=True, ended_at__isnull=True)
+
+
+class CheckpointQuerySet(models.QuerySet["Checkpoint"]):
+    def usable(self) -> Self:
+        """An attempt can start from these."""
+        return self.filter(good=True, removed_at__isnull=True)
