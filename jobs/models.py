@@ -66,7 +66,7 @@ END_REASON_CHOICES = [(reason.value, label) for reason, label in END_REASON_LABE
 def _ended_rule() -> Q:
     """An ended row has a reason that fits its status and a time; a live one has neither."""
     rule = Q(status__in=[s.value for s in Status if s not in ENDED], end_reason="", ended_at__isnull=True)
-    for status in ENDED:
+    for status in (status for status in Status if status in ENDED):
         fitting = [reason.value for reason in EndReason if reason.status is status]
         rule |= Q(status=status.value, end_reason__in=fitting, ended_at__isnull=False)
     return rule
