@@ -25,15 +25,20 @@ class RunFolder:
     def make(self) -> None:
         """Create it with its subfolders, readable by this user only."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for folder in (self.spool, self.logs, self.exits, self.outcomes, self.checkpoints, self.artifacts):
+        for folder in (self.spool, self.logs, self.processes, self.exits, self.outcomes):
             folder.mkdir(exist_ok=True, mode=0o700)
+        self.checkpoints.mkdir(exist_ok=True, mode=0o700)
+        self.artifacts.mkdir(exist_ok=True, mode=0o700)
 
     # --- the supervisor's ---
 
+    def claim(self, placement: int) -> Path:
+        """Created exclusively by the one supervisor that may act on this placement."""
+        return self.path / f"claim-{placement}"
+
     @property
-    def claim(self) -> Path:
-        """Created exclusively by the one supervisor that may start this attempt here."""
-        return self.path / "claim"
+    def claimed(self) -> bool:
+        return any(self.path.glob("claim-*"))
 
     @property
     def lock(self) -> Path:
@@ -100,11 +105,19 @@ class RunFolder:
     # --- how ranks ended ---
 
     @property
+    def processes(self) -> Path:
+        return self.path / "processes"
+
+    def process(self, rank: int) -> Path:
+        """Written by the shim: {"rank", "shim", "trainer"}, the last two process numbers."""
+        return self.processes / f"rank{rank}.json"
+
+    @property
     def exits(self) -> Path:
         return self.path / "exits"
 
     def exit(self, rank: int) -> Path:
-        """Written by the shim: {"rank", "pid", "exit_code", "signal", "at"}."""
+        """Written by the shim: {"rank", "pid", "exit_code", "signal", "at", "clock"}."""
         return self.exits / f"rank{rank}.json"
 
     @property

@@ -121,6 +121,13 @@ class AttemptSpec(_Frozen):
     start_from: CheckpointRef | None = None
     node: int = 0
     nodes: int = 1
+    placement: int = Field(
+        0, description="number of the placement; a host acts once on each, so an old message can start nothing"
+    )
+    report_offset: int = Field(
+        0, description="bytes of this node's report that are stored already: an earlier placement was refused"
+    )
+    master: str | None = Field(None, description="host:port where the launchers of several nodes meet")
     device_kind: Literal["cpu", "gpu"] = "cpu"
     devices: list[int] = Field(description="device numbers on this host; one rank each")
     lease_s: float = DEFAULT_LEASE_S
@@ -198,10 +205,12 @@ class AttemptBeat(_Frozen):
 #   running              node                        (every rank of the node is ready)
 #   rank_exit            rank, pid, exit_code|null, signal|null, first (bool: the first to fail)
 #   checkpoint_published step, applied, key, bytes, files, good
-#   artifact_published   name, key, bytes, sha256, files
+#   artifact_published   name, key, bytes, sha256, files   (bytes and sha256 of <key>.tar)
+#   publication_failed   what, path, detail          (a checkpoint or artifact that was announced by the trainer)
 #   torn_tail            rank, stream, bytes         (a last line without its end; not shipped)
 #   ended                node, end_reason, detail, rank|null, step|null, processes_left (always 0)
-#   complete             node, bytes{"<rank>/<kind>": n}   (the last line: everything before is in the files)
+#   complete             node, bytes{"<rank>/<kind>": n}   (the last line: everything before is in the files;
+#                                                     all streams of the node but this report itself)
 #
 # events (trainer, rank 0 unless said otherwise)
 #   ready                rank, pid                   (every rank)
