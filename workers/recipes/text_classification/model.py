@@ -1,0 +1,128 @@
+"""The ERNIE model and its tokenizer, from wherever the settings say."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from paddlenlp.transformers import ErnieConfig, ErnieForSequenceClassification, ErnieTokenizer
+
+from workers.contract.states import EndReason
+from workers.recipes.text_classification.settings import ModelSource, TextClassificationSettings
+from workers.trainer.task import Context, TrainingFailed
+
+SAFE, PICKLED = "model.safetensors", "model_state.pdparams"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def source(context: Context) -> str | None:
+    """What `from_pretrained` is given: a folder of this host or a hub name; None: random weights."""
+    settings = context.settings.model
+    if settings.source is ModelSource.SCRATCH:
+        return None
+    if settings.source is ModelSource.JOB:
+        return str(_checked(context.folder.model, f"The exported model of job {settings.job}"))
+    if settings.source is ModelSource.FOLDER:
+        return str(_below_a_root(settings.folder))
+    name: str = settings.name
+    if not _HUB_NAME.fullmatch(name) or ".." in name or Path(name).exists():
+        raise TrainingFailed(EndReason.MODEL_UNAVAILABLE, f"“{name}” is not a name that a hub can know.")
+    return name
+
+
+def tokenizer_of(pretrained: str) -> Any:
+    return _from_pretrained(ErnieTokenizer, pretrained)
+
+
+def build(settings: TextClassificationSettings, pretrained: str | None, vocabulary: int, labels: list[str]) -> Any:
+    """ErnieForSequenceClassification with one logit per label."""
+    own = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: i for i, label in enumerate(labels)},
+        "hidden_dropout_prob": settings.regularisation.dropout,
+        "attention_probs_dropout_prob": settings.regularisation.dropout,
+        "classifier_dropout": settings.regularisation.dropout,
+    }
+    if pretrained is not None:
+        # Pickled weights can run code when read; staff may allow them on a host they trust.
+        # The classifier of another task has other labels: it then starts from random weights.
+        model = _from_pretrained(
+            ErnieForSequenceClassification,
+            pretrained,
+            use_safetensors=None if _pickle_allowed() else True,
+            ignore_mismatched_sizes=True,
+            **own,
+        )
+        longest = model.config.max_position_embeddings
+        if settings.data.max_length > longest:
+            raise TrainingFailed(
+                EndReason.BAD_SETTINGS,
+                f"The longest text is set to {settings.data.max_length} tokens, but this model takes {longest} at most.",
+            )
+        return model
+    sizes = settings.model
+    return ErnieForSequenceClassification(
+        ErnieConfig(
+            vocab_size=vocabulary,
+            hidden_size=sizes.hidden_size,
+            num_hidden_layers=sizes.layers,
+            num_attention_heads=sizes.heads,
+            intermediate_size=4 * sizes.hidden_size,
+            max_position_embeddings=max(512, settings.data.max_length),
+            type_vocab_size=2,
+            **own,
+        )
+    )
+
+
+def _below_a_root(folder: str) -> Path:
+    roots = [Path(root).resolve() for root in os.environ.get("MODEL_ROOTS", "").split(":") if root]
+    if not roots:
+        raise TrainingFailed(
+            EndReason.MODEL_UNAVAILABLE, "This host has no model roots: its MODEL_ROOTS names no folder."
+        )
+    for root in roots:
+        path = (root / folder).resolve()
+        if path != root and path.is_relative_to(root) and path.is_dir():
+            return _checked(path, f"The model folder “{folder}”")
+    raise TrainingFailed(
+        EndReason.MODEL_UNAVAILABLE,
+        f"There is no folder “{folder}” below this host's model roots. Give a path below one of them, such as ernie-3.0-base-zh.",
+    )
+
+
+def _checked(path: Path, what: str) -> Path:
+    if not (path / "config.json").exists():
+        raise TrainingFailed(EndReason.MODEL_UNAVAILABLE, f"{what} has no config.json.")
+    if not any(path.glob("*.safetensors")) and not ((path / PICKLED).exists() and _pickle_allowed()):
+        raise TrainingFailed(
+            EndReason.MODEL_UNAVAILABLE,
+            f"{what} has no {SAFE}. Pickled weights ({PICKLED}) are read only where the host's staff has set ALLOW_PICKLE_MODELS=1.",
+        )
+    return path
+
+
+def _pickle_allowed() -> bool:
+    return os.environ.get("ALLOW_PICKLE_MODELS", "") == "1"
+
+
+def _from_pretrained(what: Any, name: str, **options: Any) -> Any:
+    try:
+        return what.from_pretrained(name, **options)
+    except Exception as error:
+        if Path(name).is_dir():
+            raise TrainingFailed(
+                EndReason.MODEL_UNAVAILABLE, f"The model folder cannot be loaded: {_first_line(error)}"
+            ) from error
+        raise TrainingFailed(
+            EndReason.MODEL_UNAVAILABLE,
+            f"“{name}” could not be fetched from the hub: {_first_line(error)} If this host is offline, put the "
+            "model's PaddleNLP folder below one of its model roots and start from “folder”.",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return line if line.endswith(".") else line + "."

@@ -1,0 +1,32 @@
+"""After training, on rank 0: the best weights as a model folder and as an inference program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workers.contract.states import EndReason
+from workers.trainer.checkpoint import set_weights
+from workers.trainer.evaluation import LEAVE_AT_ONCE
+from workers.trainer.loop import REASONS, Run
+
+
+def finish(run: Run, reason: EndReason) -> EndReason:
+    """Export, and say so; a cancel that comes in between still counts."""
+    asked = run.control.read().leave
+    if asked in LEAVE_AT_ONCE and asked is not None:
+        return REASONS[asked]
+    run.context.stage("exporting", "")
+    if run.best_weights is not None:
+        set_weights(run.model, run.best_weights)
+    run.caster.remove()
+    run.model.eval()
+    folder = run.context.folder
+    folder.artifacts.mkdir(exist_ok=True)
+    for name in run.task.export(run.model, folder.artifacts):
+        path = folder.artifacts / name
+        run.events.say("artifact", name=name, path=str(path.relative_to(folder.path)), bytes=_size(path))
+    return reason
+
+
+def _size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

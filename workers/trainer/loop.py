@@ -1,0 +1,352 @@
+"""The training loop. Read `train` from top to bottom: it is the whole story of a step."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import paddle
+
+from workers.contract import records
+from workers.contract.messages import Request
+from workers.contract.states import EndReason
+from workers.trainer import checkpoint, gradients
+from workers.trainer.checkpoint import Arrays, Snapshot
+from workers.trainer.control import ControlFile
+from workers.trainer.evaluation import LEAVE_AT_ONCE, evaluate
+from workers.trainer.limits import Limits, StepFacts
+from workers.trainer.memory import Memory
+from workers.trainer.precision import Caster, LossScaler
+from workers.trainer.ranks import Ranks
+from workers.trainer.sampler import Position, Sampler, reseed
+from workers.trainer.schedule import Schedule
+from workers.trainer.spool import Events, Steps
+from workers.trainer.task import Context, Floats, Task, TrainingFailed
+
+REQUESTS = list(Request)
+REASONS = {
+    Request.CANCEL: EndReason.CANCELLED,
+    Request.SUPERSEDE: EndReason.SUPERSEDED,
+    Request.PAUSE: EndReason.PAUSED,
+    Request.DRAIN: EndReason.DRAINED,
+    Request.FINISH: EndReason.FINISHED_EARLY,
+}
+# Places in the vector that ranks add up once per step; after them one code and one loss per rank.
+LEAVE, CHECKPOINT, FOUND_INF, APPLIED, LOSS_SUM, WEIGHT_SUM, NORM, PER_RANK = range(8)
+FINE, BAD_LOSS, BAD_INPUT = 0, 1, 2
+LOG_EVERY_S = 10.0
+
+
+@dataclass
+class Progress:
+    """The counters of a run, equal on all ranks; all of them are part of a checkpoint."""
+
+    step: int = 0  # attempted optimizer steps
+    applied: int = 0
+    at: Position = field(default_factory=Position)  # the next global batch
+    best: float | None = None
+    best_step: int | None = None
+    evaluated_at: int | None = None  # the step of the newest evaluation
+
+
+@dataclass
+class Run:
+    """An attempt at work on one rank."""
+
+    context: Context
+    task: Task
+    model: Any  # the bare model
+    parallel: Any  # the same, gradients averaged over ranks
+    optimizer: Any
+    caster: Caster
+    scaler: LossScaler
+    schedule: Schedule
+    sampler: Sampler
+    ranks: Ranks
+    control: ControlFile
+    steps: Steps
+    events: Events
+    plan: dict[str, Any]
+    progress: Progress = field(default_factory=Progress)
+    best_weights: Arrays | None = None  # rank 0 only
+    checkpoint_at: int | None = None  # the step of the newest checkpoint
+    began: float = field(default_factory=time.monotonic)
+
+
+def train(run: Run) -> EndReason:
+    """Train to the planned end, or until all ranks agree to leave. TrainingFailed when a limit is reached."""
+    settings, task, ranks, progress = run.context.settings, run.task, run.ranks, run.progress
+    training, max_norm = settings.training, settings.clipping.max_norm
+    sampler, scaler, optimizer, events = run.sampler, run.scaler, run.optimizer, run.events
+    parameters = [parameter for parameter in run.model.parameters() if not parameter.stop_gradient]
+    limits, memory = Limits(settings.limits), Memory(ranks.device)
+    checkpoints_made, logged = 0, 0.0
+    leave: Request | None = None
+    run.model.train()
+
+    while progress.at.epoch < training.epochs and progress.applied < (training.max_steps or 2**62):
+        started = time.perf_counter()
+        step = progress.step + 1
+
+        # The data: every rank knows the whole global batch, and takes its share of it.
+        reseed(training.seed, step, ranks.rank)
+        taken = sampler.take(progress.at)
+        shares = sampler.share(taken, ranks.rank)
+        # A rank without rows (a last batch smaller than the ranks) goes along with one that counts 0.
+        batches = [task.batch("train", rows) for rows in shares or [taken[:1]]]
+        weights = [task.weights[batch.rows] if shares else np.zeros(1) for batch in batches]
+        whole_weight = _count(task.weights[taken])
+        own_weight = sum(_count(weight) for weight in weights)
+        bad_input = not all(
+            _finite(weight) and all(_finite(array) for array in batch.arrays.values())
+            for batch, weight in zip(batches, weights, strict=True)
+        )
+        data_s = time.perf_counter() - started
+
+        # Forward and backward, micro-batch by micro-batch. Ranks average their gradients in the last
+        # one, so each loss is divided by what the whole batch counts for, times the ranks.
+        lr = run.schedule.rate(progress.applied)
+        scale = scaler.value
+        own_loss = paddle.zeros([])
+        for i, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
+            with ranks.without_sync(run.parallel, i < len(batches) - 1):
+                with run.caster.forward():
+                    _, losses = task.losses(run.parallel, batch)
+                    loss = (losses * paddle.to_tensor(weight.astype(np.float32))).sum()
+                scaler.scale(loss * (ranks.world / whole_weight)).backward()
+                own_loss = own_loss + loss.detach()
+
+        # Unscale, then measure: the norm is of the true gradient, before clipping, over all ranks.
+        scaler.unscale_(optimizer)
+        grads = gradients.of(parameters)
+        norm = gradients.global_norm(grads)
+        loss_sum = float(own_loss)
+
+        # One reduction per step carries all that ranks must agree on.
+        asked = run.control.read() if ranks.rank == 0 else None
+        own = np.zeros(PER_RANK + 2 * ranks.world)
+        own[LEAVE] = 0 if asked is None or asked.leave is None else REQUESTS.index(asked.leave) + 1
+        own[CHECKPOINT] = 0 if asked is None else asked.checkpoint
+        own[FOUND_INF] = scaler.found_inf or not np.isfinite(norm)
+        own[APPLIED] = progress.applied
+        own[LOSS_SUM], own[WEIGHT_SUM], own[NORM] = loss_sum, own_weight, norm
+        own[PER_RANK + ranks.rank] = BAD_INPUT if bad_input else (FINE if np.isfinite(loss_sum) else BAD_LOSS)
+        own[PER_RANK + ranks.world + ranks.rank] = loss_sum / own_weight
+        agreed = ranks.sum(own)
+        _same_everywhere(agreed, own, ranks.world, step)
+        leave = REQUESTS[int(agreed[LEAVE]) - 1] if agreed[LEAVE] else None
+        found_inf = bool(agreed[FOUND_INF])
+        codes = agreed[PER_RANK : PER_RANK + ranks.world]
+        facts = StepFacts(
+            step=step,
+            loss=float(agreed[LOSS_SUM] / whole_weight),
+            losses=[float(loss) for loss in agreed[PER_RANK + ranks.world :]],
+            bad_inputs=[int(rank) for rank in np.flatnonzero(codes == BAD_INPUT)],
+            bad_losses=[int(rank) for rank in np.flatnonzero(~np.isfinite(agreed[PER_RANK + ranks.world :]))],
+            grad_norm=norm,
+            loss_scale=scale,
+            skipped=_why_skip(codes, found_inf, scale),
+        )
+
+        # Clip, then step; or leave the step out, on all ranks, in every precision.
+        clipped = facts.skipped is None and max_norm is not None and norm > max_norm
+        if clipped:
+            gradients.shorten(grads, max_norm / norm)
+        if facts.skipped is None:
+            optimizer.set_lr(lr)
+            scaler.step(optimizer)
+            progress.applied += 1  # which moves the schedule
+        else:
+            scaler.skip()
+        scaler.update()
+        optimizer.clear_grad()
+        at, progress.at, progress.step = progress.at, sampler.after(progress.at), step
+
+        run.steps.record(
+            {
+                "v": records.VERSION,
+                "seg": 0,
+                "step": step,
+                "applied": progress.applied,
+                "epoch": at.epoch,
+                "t": time.monotonic() - run.began,
+                "loss": loss_sum / own_weight if shares else facts.loss,
+                "loss_all": facts.loss,
+                "lr": lr,
+                "grad_norm": norm,
+                "clip_norm": max_norm,
+                "clipped": clipped,
+                "loss_scale": scale,
+                "found_inf": found_inf,
+                "skipped": facts.skipped,
+                "batch_id": f"{at.epoch}:{sampler.index(at)}",
+                "samples": sum(map(len, shares)),
+                "tokens": sum(batch.tokens for batch in batches) if shares else 0,
+                "step_ms": (time.perf_counter() - started) * 1e3,
+                "data_ms": data_s * 1e3,
+                "mem_mb": memory.mb(),
+                "emulated": run.caster.emulated,
+                "extras": None,
+            }
+        )
+
+        # What is rare.
+        if scaler.value != scale and ranks.rank == 0:
+            events.say("scale", step=step, old=scale, new=scaler.value)
+        if bad_input:
+            _name_bad_rows(run, batches, weights)
+        if ranks.rank == 0 and time.monotonic() - logged > LOG_EVERY_S:
+            logged = time.monotonic()
+            total = run.plan["total_steps"]
+            print(f"step {step} of {total}: loss {facts.loss:.4g}, norm {norm:.4g}, lr {lr:.3g}", flush=True)
+        limits.check(facts)
+        if leave in LEAVE_AT_ONCE:
+            return REASONS[leave]
+        applied_now = facts.skipped is None
+        every = settings.checkpoints.evaluate_every_steps
+        if (applied_now and progress.applied % every == 0) if every else progress.at.epoch > at.epoch:
+            leave = _evaluate(run) or leave
+            if leave in LEAVE_AT_ONCE:
+                return REASONS[leave]
+        asked_for = int(agreed[CHECKPOINT])
+        if asked_for > checkpoints_made or (applied_now and progress.applied % settings.checkpoints.every_steps == 0):
+            checkpoints_made = max(checkpoints_made, asked_for)
+            _checkpoint(run)
+        if leave in (Request.PAUSE, Request.DRAIN):
+            _checkpoint(run)
+            return REASONS[leave]
+        if leave is Request.FINISH:
+            break
+
+    reason = REASONS[leave] if leave is Request.FINISH else EndReason.COMPLETED
+    leave = _evaluate(run)
+    if leave in LEAVE_AT_ONCE:
+        return REASONS[leave]
+    _checkpoint(run)
+    return reason
+
+
+def _count(weights: Floats) -> float:
+    """What rows count for together. Broken weights are left out of the sum, so that one rank's NaN
+    shows in its own loss and not, through the shared denominator, in everybody's."""
+    return float(weights[np.isfinite(weights)].sum()) or 1.0
+
+
+def _finite(array: Any) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _why_skip(codes: Floats, found_inf: bool, scale: float | None) -> str | None:
+    if (codes == BAD_INPUT).any():
+        return records.SKIP_INPUT
+    if (codes == BAD_LOSS).any():
+        return records.SKIP_LOSS
+    if found_inf:
+        return records.SKIP_GRAD if scale is None else records.SKIP_FOUND_INF
+    return None
+
+
+def _same_everywhere(agreed: Floats, own: Floats, world: int, step: int) -> None:
+    """Ranks that no longer do the same must not go on: their weights differ from here on."""
+    for name, place in (("number of applied steps", APPLIED), ("gradient norm", NORM)):
+        mean = agreed[place] / world
+        if np.isfinite(mean) and np.isfinite(own[place]) and abs(mean - own[place]) > 1e-6 * abs(mean):
+            raise TrainingFailed(
+                EndReason.TRAINER_ERROR,
+                f"At step {step} the ranks no longer agree: the {name} is {own[place]:.9g} here and {mean:.9g} on average.",
+                step=step,
+            )
+
+
+def _name_bad_rows(run: Run, batches: list[Any], weights: list[Floats]) -> None:
+    for batch, weight in zip(batches, weights, strict=True):
+        for name, array in [("weight", weight), *batch.arrays.items()]:
+            if _finite(array):
+                continue
+            bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+            rows = ", ".join(str(row + 1) for row in batch.rows[bad][:10])
+            text = f"Not finite in the training rows of rank {run.ranks.rank}: {name} of row {rows}."
+            run.events.say("note", level="warning", text=text, step=run.progress.step)
+
+
+def _evaluate(run: Run) -> Request | None:
+    """Evaluate unless that was done at this very step; keep the best weights. The request that broke it off, if one did."""
+    progress, task = run.progress, run.task
+    if progress.evaluated_at == progress.step:
+        return None
+    run.context.stage("evaluating", "")
+    result = evaluate(task, run.model, run.caster, run.ranks, run.control, run.context.settings.training.batch_size)
+    if isinstance(result, Request):
+        return result
+    progress.evaluated_at = progress.step
+    value = result.metrics[task.best_by]
+    better = progress.best is None or value > progress.best
+    if better:
+        progress.best, progress.best_step = value, progress.step
+    if run.ranks.rank == 0:
+        if better:
+            run.best_weights = checkpoint.weights_of(run.model)
+        run.events.say(
+            "evaluation",
+            step=progress.step,
+            applied=progress.applied,
+            epoch=progress.at.epoch,
+            metrics=result.metrics,
+            seconds=result.seconds,
+            best=better,
+        )
+        print(f"evaluation at step {progress.step}: {task.best_by} {value:.4f}", flush=True)
+    run.context.stage("training", "")
+    return None
+
+
+def _checkpoint(run: Run) -> None:
+    """Write a checkpoint unless there is one of this step; one that is not good is not written."""
+    progress = run.progress
+    if run.checkpoint_at == progress.step:
+        return
+    run.checkpoint_at = progress.step
+    snapshot = snapshot_of(run) if run.ranks.rank == 0 else None
+
+    def work() -> str | checkpoint.Written:
+        assert snapshot is not None
+        bad = snapshot.not_finite()
+        return bad or checkpoint.write(run.context.folder, snapshot, run.context.settings.checkpoints.keep)
+
+    written = run.ranks.alone(work)
+    if isinstance(written, str):
+        text = f"No checkpoint at step {progress.step}: {written} is not finite. The newest good one stays."
+        run.events.say("note", level="error", text=text, step=progress.step)
+    elif written is not None:
+        run.events.say(
+            "checkpoint",
+            step=progress.step,
+            applied=progress.applied,
+            path=written.path,
+            bytes=written.bytes,
+            good=True,
+            seconds=written.seconds,
+        )
+
+
+def snapshot_of(run: Run) -> Snapshot:
+    progress = run.progress
+    state = {
+        "format": checkpoint.FORMAT,
+        "step": progress.step,
+        "applied": progress.applied,
+        "epoch": progress.at.epoch,
+        "offset": progress.at.offset,
+        "best": progress.best,
+        "best_step": progress.best_step,
+        "scaler": run.scaler.state(),
+        "plan": run.plan,
+        "identity": run.task.identity,
+        "settings": run.context.settings.model_dump(mode="json"),
+        "versions": {"paddle": paddle.__version__, "numpy": np.__version__},
+    }
+    return Snapshot(
+        checkpoint.weights_of(run.model), checkpoint.moments_of(run.model, run.optimizer), run.best_weights, state
+    )

@@ -1,0 +1,77 @@
+"""The ranks of an attempt, and how they come to agree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import numpy as np
+import paddle
+import paddle.distributed as distributed
+
+from workers.trainer.task import Floats
+
+T = TypeVar("T")
+# Gloo gives up on a silent peer after a fixed 30 s.
+HEARTBEAT_S = 2.0
+
+
+class PeerFailed(Exception):
+    """Rank 0 failed at something it did alone; its own outcome says why."""
+
+
+class Ranks:
+    """This process among its peers. Every method is a collective: all ranks call it, in the same order."""
+
+    def __init__(self, device_kind: str) -> None:
+        self.rank = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
+        self.world = int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+        self.device = "cpu"
+        if device_kind == "gpu":
+            self.device = "gpu:" + os.environ.get("FLAGS_selected_gpus", "0").split(",")[0]  # noqa: SIM112  (Paddle's name)
+        paddle.set_device(self.device)
+        if self.world > 1:
+            distributed.init_parallel_env()
+
+    def parallel(self, model: Any) -> Any:
+        """The model as trained: gradients are averaged over ranks in the last backward of a step."""
+        return paddle.DataParallel(model) if self.world > 1 else model
+
+    def without_sync(self, model: Any, without: bool) -> AbstractContextManager[None]:
+        """Around all but the last forward and backward of a step."""
+        return model.no_sync() if without and self.world > 1 else nullcontext()
+
+    def sum(self, values: Floats) -> Floats:
+        """Element-wise sum over ranks, float64. A NaN stays in its element and reaches every rank;
+        MAX would drop it [measured]."""
+        if self.world == 1:
+            return values
+        tensor = paddle.to_tensor(values)
+        distributed.all_reduce(tensor)
+        result: Floats = tensor.numpy()
+        return result
+
+    def alone(self, work: Callable[[], T]) -> T | None:
+        """Rank 0 does `work` (no Paddle in it: it runs in a thread) while all keep in touch, for as
+        long as it takes. Its result on rank 0, None elsewhere; PeerFailed elsewhere if it raised."""
+        if self.world == 1:
+            return work()
+        if self.rank == 0:
+            with ThreadPoolExecutor(1) as pool:
+                future = pool.submit(work)
+                while True:
+                    wait([future], HEARTBEAT_S)
+                    state = 0.0 if not future.done() else (2.0 if future.exception() else 1.0)
+                    self.sum(np.array([state]))
+                    if state:
+                        return future.result()
+        while True:
+            state = float(self.sum(np.array([0.0]))[0])
+            if state:
+                break
+        if state == 2.0:
+            raise PeerFailed("rank 0 failed at something it did alone")
+        return None

@@ -1,0 +1,169 @@
+"""From a spec to a `Run`: data, model, optimizer, and the state of a checkpoint if there is one."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any
+
+import numpy as np
+import paddle
+
+from workers.contract.states import EndReason
+from workers.recipes.registry import recipe
+from workers.trainer import checkpoint
+from workers.trainer.control import ControlFile
+from workers.trainer.loop import Progress, Run
+from workers.trainer.precision import Caster, LossScaler
+from workers.trainer.ranks import Ranks
+from workers.trainer.sampler import Position, Sampler, reseed
+from workers.trainer.schedule import Schedule
+from workers.trainer.spool import Events, Steps
+from workers.trainer.task import Context, Task, TrainingFailed
+
+
+def start(context: Context, ranks: Ranks, events: Events) -> Run:
+    settings = context.settings
+    training = settings.training
+    reseed(training.seed, 0, 0)  # the same initial weights on every rank
+    task: Task = importlib.import_module(recipe(context.spec.recipe).module).build(context)
+    for split in ("train", "dev"):
+        if task.rows[split] == 0:
+            raise TrainingFailed(EndReason.BAD_DATA, f"The {split} split has no rows.")
+    context.stage("building the model", "")
+    model = task.build_model()
+    caster = Caster(settings.precision.mode, model)
+    scaler = LossScaler(settings.loss_scaling, enable=settings.precision.mode == "fp16")
+    sampler = Sampler(
+        task.rows["train"], training.batch_size, training.accumulation, ranks.world, training.seed, task.lengths
+    )
+    run = Run(
+        context=context,
+        task=task,
+        model=model,
+        parallel=None,
+        optimizer=_adamw(model, settings.optimizer),
+        caster=caster,
+        scaler=scaler,
+        schedule=Schedule(0.0, 0, 0, False),
+        sampler=sampler,
+        ranks=ranks,
+        control=ControlFile(context.folder.control),
+        steps=Steps(context.folder.steps(ranks.rank)),
+        events=events,
+        plan={},
+    )
+    run.plan = _plan(run)
+    if context.spec.start_from is not None:
+        context.stage("loading the checkpoint", f"step {context.spec.start_from.step}")
+        _go_on_from(run)
+    run.schedule = Schedule.of(settings.optimizer, settings.schedule, run.plan["total_steps"])
+    run.parallel = ranks.parallel(model)
+    return run
+
+
+def _adamw(model: Any, settings: Any) -> Any:
+    decayed = {p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name}
+    return paddle.optimizer.AdamW(
+        learning_rate=settings.learning_rate,
+        beta1=settings.beta1,
+        beta2=settings.beta2,
+        epsilon=settings.epsilon,
+        weight_decay=settings.weight_decay,
+        parameters=model.parameters(),
+        apply_decay_param_fun=lambda name: name in decayed,
+    )
+
+
+def _plan(run: Run) -> dict[str, Any]:
+    """What is ahead, from the present position. `total_steps` is in applied steps, were none skipped."""
+    settings, progress, sampler = run.context.settings, run.progress, run.sampler
+    total = progress.applied + sampler.steps_left(progress.at, settings.training.epochs)
+    if settings.training.max_steps is not None:
+        total = min(total, settings.training.max_steps)
+    return {
+        "total_steps": total,
+        "steps_per_epoch": sampler.steps_per_epoch,
+        "epochs": settings.training.epochs,
+        "max_steps": settings.training.max_steps,
+        "global_batch": sampler.global_batch,
+        "world_size": run.ranks.world,
+        "train_rows": run.task.rows["train"],
+        "dev_rows": run.task.rows["dev"],
+        "parameters": int(sum(math.prod(p.shape) for p in run.model.parameters())),
+        "precision": str(settings.precision.mode),
+        "emulated": run.caster.emulated,
+        "device": run.ranks.device,
+    }
+
+
+# What decides how many steps there are. As long as none of it changes, a continued run keeps its plan.
+_SIZES = ("epochs", "max_steps", "global_batch", "train_rows")
+
+
+def _go_on_from(run: Run) -> None:
+    """Load the state first, then let today's settings have their way."""
+    saved = checkpoint.read(run.context.folder.start)
+    state, settings = saved.state, run.context.settings
+    for name, value in run.task.identity.items():
+        if state["identity"].get(name) != value:
+            raise TrainingFailed(
+                EndReason.BAD_SETTINGS,
+                f"The checkpoint does not fit these settings: its {name} differs. "
+                "Start from scratch, or give the settings of data and model back their old values.",
+            )
+    checkpoint.set_weights(run.model, saved.weights)
+    checkpoint.set_moments(run.model, run.optimizer, saved.moments)
+    run.best_weights = saved.best if run.ranks.rank == 0 else None
+    run.progress = Progress(
+        state["step"],
+        state["applied"],
+        Position(state["epoch"], state["offset"]),
+        state["best"],
+        state["best_step"],
+    )
+    run.checkpoint_at = state["step"]
+
+    old = state["settings"]
+    changed = _changed(old, settings.model_dump(mode="json"))
+    if state["scaler"] is not None:
+        run.scaler.restore(state["scaler"], keep_scale="loss_scaling.init_scale" not in changed)
+    for name, value in (("beta1", settings.optimizer.beta1), ("beta2", settings.optimizer.beta2)):
+        if f"optimizer.{name}" in changed:
+            _set_power(run.optimizer, f"{name}_pow_acc", value ** (state["applied"] + 1))
+    plan = _plan(run)
+    if all(plan[name] == state["plan"][name] for name in _SIZES):
+        plan["total_steps"] = state["plan"]["total_steps"]
+    run.plan = plan
+    if run.ranks.rank == 0:
+        run.events.say("note", level="info", text=_how_it_goes_on(run, changed), step=state["step"])
+
+
+def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Dotted names of settings that differ."""
+    return [
+        f"{group}.{name}"
+        for group, fields in new.items()
+        for name, value in fields.items()
+        if old.get(group, {}).get(name) != value
+    ]
+
+
+def _set_power(optimizer: Any, accumulator: str, value: float) -> None:
+    """The bias correction of Adam with another β: as if it had been used from the first step on."""
+    for tensor in optimizer._accumulators.get(accumulator, {}).values():
+        tensor.set_value(np.full(tensor.shape, value, dtype=np.float32))
+
+
+def _how_it_goes_on(run: Run, changed: list[str]) -> str:
+    progress = run.progress
+    text = (
+        f"Goes on from the checkpoint at step {progress.step} ({progress.applied} applied), epoch {progress.at.epoch}"
+    )
+    if progress.at.offset:
+        text += f" after {progress.at.offset} of {run.sampler.rows} rows"
+    if {"training.batch_size", "training.accumulation", "devices.devices_per_node"} & set(changed):
+        text += f"; batches of {run.sampler.global_batch} rows from there on, in the same order of rows"
+    if "training.seed" in changed:
+        text += "; the new seed changes the order of the rest of this epoch"
+    return text + ("; changed: " + ", ".join(changed) if changed else "") + "."
