@@ -364,28 +364,30 @@ class Cursor(models.Model):
     kind = models.CharField(max_length=10, choices=[(k.value, k.value) for k in Kind])
     offset = models.BigIntegerField(default=0)
     lines = models.BigIntegerField(default=0)
+    # What ingest must remember of the lines before: see jobs/steps/tail.py and jobs/controller/marks.py.
+    state = models.JSONField(default=dict)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["attempt", "rank", "kind"], name="cursor_once")]
 
 
 class StepTail(models.Model):
-    """The open tail: raw lines as the rank wrote them, one row per accepted batch."""
+    """The open tail: raw lines as the rank wrote them, one row per accepted batch. `start` is the number of records before."""
 
     attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="+")
     rank = models.IntegerField()
-    offset = models.BigIntegerField()
+    start = models.BigIntegerField()
     count = models.PositiveIntegerField()
-    first_step = models.BigIntegerField()
-    last_step = models.BigIntegerField()
     body = models.BinaryField()
+    # The charted fields of the same lines, ready for numpy: see jobs/steps/packed.py.
+    packed = models.BinaryField()
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["attempt", "rank", "offset"], name="tail_once")]
+        constraints = [models.UniqueConstraint(fields=["attempt", "rank", "start"], name="tail_once")]
 
 
 class StepBlock(models.Model):
-    """A few thousand sealed records as compressed Arrow record batches."""
+    """BLOCK sealed records, numbers index × BLOCK and on, as a compressed Arrow record batch: see jobs/steps/block.py."""
 
     attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="+")
     rank = models.IntegerField()
@@ -397,18 +399,16 @@ class StepBlock(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["attempt", "rank", "index"], name="block_once")]
-        indexes = [models.Index(fields=["attempt", "rank", "first_step"])]
 
 
 class StepLevel(models.Model):
-    """Buckets of `bucket` steps with min, max, mean and counts per field, many buckets to a row."""
+    """Buckets of `bucket` sealed records with min, max, mean and counts per field: see jobs/steps/levels.py."""
 
     attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="+")
     rank = models.IntegerField()
     bucket = models.PositiveIntegerField()
     index = models.PositiveIntegerField()
-    first_step = models.BigIntegerField()
-    last_step = models.BigIntegerField()
+    count = models.PositiveIntegerField()
     body = models.BinaryField()
 
     class Meta:

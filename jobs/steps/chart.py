@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jobs.models import Attempt
+import numpy as np
+from django.db.models import Max
 
-CHARTED = ("t", "loss", "loss_all", "lr", "grad_norm", "clip_norm", "loss_scale", "step_ms", "data_ms", "mem_mb")
+from jobs.models import Attempt, Cursor, StepBlock, StepLevel, StepTail
+from jobs.steps import block, levels
+from jobs.steps.block import BLOCK
+from jobs.steps.packed import CHARTED, from_bytes
+from jobs.steps.runs import Run, Stretch, history
+from workers.contract.messages import Kind
 
 
 def series(
@@ -48,18 +54,166 @@ def series(
 
     The last point always ends with the newest stored step (within `last`).
     """
-    names = list(fields or CHARTED)
+    names = tuple(name for name in CHARTED if fields is None or name in fields)
+    store = _Store(attempt, rank, names)
+    current, replaced = history(store.runs, store.end, first, last, store.find)
+    bucket, level = _widths(sum(stretch.end - stretch.start for stretch in current), points)
+    line = _line(store, current, bucket, level)
     return {
         "attempt": attempt.pk,
         "uid": attempt.uid,
         "number": attempt.number,
         "rank": rank,
-        "available": {"first": None, "last": None, "records": 0},
-        "bucket": 1,
-        "step": [],
-        "first_step": [],
-        "fields": {name: {"mean": [], "non_finite": []} for name in names},
-        "marks": {"skipped": [], "clipped": [], "found_inf": []},
-        "newest": None,
-        "rewound": [],
+        "available": store.available(),
+        "bucket": bucket,
+        **line,
+        "newest": store.newest,
+        "rewound": [{**_line(store, [stretch], bucket, level), "seg": stretch.seg} for stretch in replaced],
     }
+
+
+def _widths(records: int, points: int) -> tuple[int, int]:
+    """Records per point, and of the stored bucket that divides it (1: the records themselves)."""
+    bucket = max(1, -(-records // max(points, 1)))
+    level = max((width for width in levels.LEVELS if width <= bucket), default=1)
+    return -(-bucket // level) * level, level
+
+
+class _Store:
+    """What is stored of one rank, read so that sealing in the meantime neither hides nor doubles a record.
+
+    Sealing moves records from the tail into blocks, in one transaction. The tail is read first, so what
+    is sealed later is seen twice, and cut off by its number. No transaction: on SQLite it would take the
+    writer's lock.
+    """
+
+    def __init__(self, attempt: Attempt, rank: int, fields: tuple[str, ...]) -> None:
+        self.rows = {"attempt": attempt, "rank": rank}
+        self.fields = fields
+        tail = list(StepTail.objects.filter(**self.rows).order_by("start").values_list("start", "packed"))
+        state = (
+            Cursor.objects.filter(**self.rows, kind=Kind.STEPS.value).values_list("state", flat=True).first()
+        ) or {}
+        self.runs = [Run(**run) for run in state.get("runs", [])]
+        self.newest: dict[str, Any] | None = state.get("newest")
+        last = StepBlock.objects.filter(**self.rows).aggregate(last=Max("index"))["last"]
+        self.sealed = 0 if last is None else (last + 1) * BLOCK
+        self.tail = np.concatenate([from_bytes(bytes(packed)) for _, packed in tail]) if tail else None
+        self.tail_start = tail[0][0] if tail else self.sealed
+        self.end = max(self.sealed, self.tail_start + (0 if self.tail is None else len(self.tail)))
+
+    def available(self) -> dict[str, int | None]:
+        runs = [run for run in self.runs if run.start < self.end]
+        return {
+            "first": min((run.first_step for run in runs), default=None),
+            "last": runs[-1].last_step if runs else None,
+            "records": self.end,
+        }
+
+    def find(self, run: Run, end: int, step: int) -> int:
+        if run.dense:
+            return min(run.start + step - run.first_step, end)
+        firsts = StepBlock.objects.filter(**self.rows, index__gt=run.start // BLOCK, index__lt=-(-end // BLOCK))
+        low, high = run.start, min(end, self.sealed)
+        for index, first_step in firsts.order_by("index").values_list("index", "first_step"):
+            if first_step >= step:
+                high = min(high, index * BLOCK)
+                break
+            low = index * BLOCK
+        for part in [*self._records(low, high), *self._tail(max(run.start, self.sealed), end)]:
+            later = np.flatnonzero(part.first_step >= step)
+            if len(later):
+                return int(part.start[later[0]])
+        return high if high < self.sealed else end
+
+    def buckets(self, stretch: Stretch, level: int) -> Iterator[levels.Buckets]:
+        """Of the records of `stretch`: whole stored buckets where they lie within it, single records elsewhere."""
+        start, end = stretch.start, min(stretch.end, self.sealed)
+        low, high = -(-start // level) * level, end // level * level
+        if level == 1 or low >= high:
+            yield from self._records(start, end)
+        else:
+            yield from self._records(start, low)
+            yield from self._stored(low, high, level)
+            yield from self._records(high, end)
+        yield from self._tail(max(start, self.sealed), stretch.end)
+
+    def _stored(self, start: int, end: int, level: int) -> Iterator[levels.Buckets]:
+        row = level * levels.ROW
+        rows = StepLevel.objects.filter(
+            **self.rows, bucket=level, index__gte=start // row, index__lt=-(-end // row)
+        ).order_by("index")
+        for body in rows.values_list("body", flat=True):
+            yield _within(levels.decode(bytes(body), self.fields), start, end)
+
+    def _records(self, start: int, end: int) -> Iterator[levels.Buckets]:
+        if start >= end:
+            return
+        rows = StepBlock.objects.filter(**self.rows, index__gte=start // BLOCK, index__lt=-(-end // BLOCK))
+        for index, body in rows.order_by("index").values_list("index", "body"):
+            matrix = block.matrix(bytes(body), self.fields)
+            yield _within(levels.of_records(matrix, index * BLOCK, self.fields), start, end)
+
+    def _tail(self, start: int, end: int) -> Iterator[levels.Buckets]:
+        if self.tail is not None and start < end:
+            part = self.tail[start - self.tail_start : end - self.tail_start]
+            yield levels.of_records(part, start, self.fields)
+
+
+def _within(buckets: levels.Buckets, start: int, end: int) -> levels.Buckets:
+    low, high = np.searchsorted(buckets.start, [start, end])
+    return buckets if low == 0 and high == len(buckets) else levels.sliced(buckets, int(low), int(high))
+
+
+def _line(store: _Store, stretches: list[Stretch], bucket: int, level: int) -> dict[str, Any]:
+    parts = [part for stretch in stretches for part in store.buckets(stretch, level) if len(part)]
+    if not parts:
+        return {
+            "step": [],
+            "first_step": [],
+            "fields": {
+                name: {"mean": [], **({} if bucket == 1 else {"min": [], "max": []}), "non_finite": []}
+                for name in store.fields
+            },
+            "marks": {name: [] for name in _MARKS},
+        }
+    points = levels.joined(parts)
+    if bucket > 1:
+        # By the records' numbers, so that points stay where they are while more records come in.
+        points = levels.by_width(points, bucket)
+    step = points.last_step.tolist()
+    return {
+        "step": step,
+        "first_step": points.first_step.tolist(),
+        "fields": {name: _field(stats, step, bucket) for name, stats in points.fields.items()},
+        "marks": {name: _marks(getattr(points, name), step) for name in _MARKS},
+    }
+
+
+_MARKS = ("skipped", "clipped", "found_inf")
+
+
+def _marks(counts: levels.Ints, step: list[int]) -> list[list[int]]:
+    return [[step[index], int(counts[index])] for index in np.flatnonzero(counts)]
+
+
+def _field(stats: levels.Stats, step: list[int], bucket: int) -> dict[str, Any]:
+    blank: dict[int, str | None] = {}
+    for index in np.flatnonzero(stats.finite == 0).tolist():
+        nan, pos_inf, neg_inf = stats.nan[index], stats.pos_inf[index], stats.neg_inf[index]
+        blank[index] = "nan" if nan else "inf" if pos_inf else "-inf" if neg_inf else None
+    odd = np.flatnonzero(stats.nan + stats.pos_inf + stats.neg_inf).tolist()
+    result: dict[str, Any] = {"mean": _numbers(stats.mean, blank)}
+    if bucket > 1:
+        result |= {"min": _numbers(stats.min, blank), "max": _numbers(stats.max, blank)}
+    result["non_finite"] = [
+        [step[index], int(stats.nan[index]), int(stats.pos_inf[index]), int(stats.neg_inf[index])] for index in odd
+    ]
+    return result
+
+
+def _numbers(values: levels.Floats, blank: dict[int, str | None]) -> list[float | str | None]:
+    numbers: list[float | str | None] = values.tolist()
+    for index, text in blank.items():
+        numbers[index] = text
+    return numbers

@@ -1,0 +1,222 @@
+"""Sealed records: BLOCK lines as typed columns, from which the same bytes come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from jobs.steps import columns, packed
+from jobs.steps.columns import Column
+from workers.contract.records import FIELDS
+
+BLOCK = 4096
+
+_NAMES = tuple(FIELDS)
+_NON_FINITE = frozenset(("nan", "inf", "-inf"))
+# A line that columns cannot give back byte for byte is kept here as it is.
+_LINE = "line"
+
+
+def seal(lines: Sequence[bytes], values: Sequence[Any]) -> bytes:
+    """`lines` (without newlines) as a block's body; `values` are their JSON values, see packed.parse.
+
+    Proven before it is returned: what `unseal` makes of it is `lines`.
+    """
+    body = _encode(lines, values, odd=set())
+    if _unseal_joined(body) == _joined(lines):
+        return body
+    odd = {index for index, (line, value) in enumerate(zip(lines, values, strict=True)) if not _is_plain(line, value)}
+    body = _encode(lines, values, odd)
+    if unseal(body) != list(lines):
+        body = _encode(lines, values, odd=set(range(len(lines))))
+        assert unseal(body) == list(lines)
+    return body
+
+
+def unseal(body: bytes) -> list[bytes]:
+    """The lines, without newlines."""
+    stored = columns.decode(body)
+    lines = [orjson.dumps(record) for record in _records(stored)]
+    for index, line in _odd_lines(stored):
+        lines[index] = line
+    return lines
+
+
+def matrix(body: bytes, fields: Sequence[str] = packed.CHARTED) -> packed.Matrix:
+    """The block's packed.Matrix; of the charted fields only `fields` are filled in."""
+    stored = columns.decode(body, {"step", "seg", "skipped", "clipped", "found_inf", _LINE, *fields})
+    step = stored["step"].values
+    result = np.full((len(step), packed.WIDTH), np.nan)
+    result[:, packed.STEP] = step
+    result[:, packed.SEG] = stored["seg"].values
+    skipped = stored["skipped"]
+    bits = np.zeros(len(step), np.int64)
+    bits += packed.SKIPPED if skipped.null is None else packed.SKIPPED * ~skipped.null
+    bits += packed.CLIPPED * stored["clipped"].values + packed.FOUND_INF * stored["found_inf"].values
+    for index, name in enumerate(packed.CHARTED):
+        if name in fields:
+            result[:, packed.FIRST_FIELD + index] = stored[name].values
+            null = stored[name].null
+            if null is not None:
+                bits += packed.NULL[index] * null
+    result[:, packed.BITS] = bits
+    for index, line in _odd_lines(stored):
+        before = result[index - 1, [packed.STEP, packed.SEG]] if index else np.full(2, np.nan)
+        result[index] = packed.parse(line + b"\n")[1][0]
+        if int(result[index, packed.BITS]) & packed.INVALID:
+            result[index, [packed.STEP, packed.SEG]] = before
+    return result
+
+
+# --- how ------------------------------------------------------------------------------------
+
+
+def _encode(lines: Sequence[bytes], values: Sequence[Any], odd: set[int]) -> bytes:
+    rows: list[Any] = list(values)
+    if odd:
+        # The place of an odd line is taken by a plain one, so that it spoils no column's type.
+        plain = next((value for index, value in enumerate(values) if index not in odd), None)
+        for index, value in enumerate(values):
+            if index in odd:
+                rows[index] = plain
+            else:
+                plain = value
+    stored: dict[str, Column] = {}
+    if rows[0] is not None:
+        try:
+            stored = _typed(rows)
+        except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
+            if not odd:
+                return _encode(lines, values, {i for i, line in enumerate(lines) if not _is_plain(line, values[i])})
+            raise
+    if odd:
+        kept = np.empty(len(lines), object)
+        for index in odd:
+            # Text columns hold UTF-8; a broken byte is kept as a lone surrogate would be.
+            kept[index] = lines[index].decode("latin-1")
+        stored[_LINE] = Column(kept, np.array([index not in odd for index in range(len(lines))]))
+    return columns.encode(stored)
+
+
+def _typed(rows: list[dict[str, Any]]) -> dict[str, Column]:
+    stored: dict[str, Column] = {}
+    for name, kind in FIELDS.items():
+        items = [row[name] for row in rows]
+        if name == "extras":
+            stored |= _extras(items)
+        elif name == "batch_id":
+            stored[name] = _batch_ids(items, stored["epoch"])
+        else:
+            stored[name] = _COLUMN[kind.rstrip("?")](items)
+    return stored
+
+
+def _ints(items: list[Any]) -> Column:
+    return Column(np.array(items, dtype=np.int64))
+
+
+def _floats(items: list[Any]) -> Column:
+    null = np.array([item is None for item in items]) if None in items else None
+    return Column(np.array(items, dtype=np.float64), null)
+
+
+def _bools(items: list[Any]) -> Column:
+    return Column(np.array(items, dtype=bool))
+
+
+def _texts(items: list[Any]) -> Column:
+    values = np.empty(len(items), object)
+    values[:] = items
+    return Column(values, np.array([item is None for item in items]) if None in items else None)
+
+
+_COLUMN: dict[str, Callable[[list[Any]], Column]] = {"int": _ints, "float": _floats, "bool": _bools, "str": _texts}
+
+
+def _batch_ids(items: list[Any], epoch: Column) -> Column:
+    """ "epoch:index" as the index alone."""
+    try:
+        index = np.array([int(item.partition(":")[2]) for item in items], dtype=np.int64)
+        pairs = zip(epoch.values.tolist(), index.tolist(), strict=True)
+        if [f"{e}:{i}" for e, i in pairs] == items:
+            return Column(index)
+    except ValueError:
+        pass
+    return _texts(items)
+
+
+def _extras(items: list[Any]) -> dict[str, Column]:
+    """One column for each name if all have the same names, else JSON texts."""
+    there = [item for item in items if item is not None]
+    if not there:
+        return {"extras": _texts(items)}
+    names = tuple(there[0])
+    if all(tuple(item) == names for item in there):
+        present = np.array([item is not None for item in items])
+        blank = dict.fromkeys(names)
+        result = {"extras?": Column(present)}
+        for name in names:
+            result[f"extras.{name}"] = _any([(item or blank)[name] for item in items])
+        return result
+    return {"extras": _texts([None if item is None else orjson.dumps(item).decode() for item in items])}
+
+
+def _any(items: list[Any]) -> Column:
+    types = {type(item) for item in items} - {type(None)}
+    null = np.array([item is None for item in items]) if None in items else None
+    if types == {float} or (types == {float, str} and {i for i in items if type(i) is str} <= _NON_FINITE):
+        return _floats(items)
+    if types in ({int}, {bool}):
+        plain = [0 if item is None else item for item in items]
+        return Column(np.array(plain, dtype=bool if types == {bool} else np.int64), null)
+    if types <= {str}:
+        return _texts(items)
+    raise ValueError("mixed types")
+
+
+def _records(stored: dict[str, Column]) -> list[dict[str, Any]]:
+    if "step" not in stored:
+        return [{}] * len(stored[_LINE].values)
+    lists = {name: column.to_list() for name, column in stored.items() if name != _LINE}
+    if lists["batch_id"] and isinstance(lists["batch_id"][0], int):
+        lists["batch_id"] = [f"{e}:{i}" for e, i in zip(lists["epoch"], lists["batch_id"], strict=True)]
+    if "extras?" in lists:
+        names = [name for name in lists if name.startswith("extras.")]
+        keys = [name.removeprefix("extras.") for name in names]
+        flat = zip(*(lists[name] for name in names), strict=True) if names else iter([()] * len(lists["step"]))
+        lists["extras"] = [
+            dict(zip(keys, row, strict=True)) if there else None
+            for there, row in zip(lists["extras?"], flat, strict=True)
+        ]
+    else:
+        lists["extras"] = [None if text is None else orjson.loads(text) for text in lists["extras"]]
+    return [dict(zip(_NAMES, row, strict=True)) for row in zip(*(lists[name] for name in _NAMES), strict=True)]
+
+
+def _odd_lines(stored: dict[str, Column]) -> list[tuple[int, bytes]]:
+    if _LINE not in stored:
+        return []
+    column = stored[_LINE]
+    there = range(len(column.values)) if column.null is None else np.flatnonzero(~column.null).tolist()
+    return [(index, column.values[index].encode("latin-1")) for index in there]
+
+
+def _joined(lines: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(lines) + b"]"
+
+
+def _unseal_joined(body: bytes) -> bytes:
+    """As _joined(unseal(body)), in one call of the encoder where there is no odd line."""
+    stored = columns.decode(body)
+    return _joined(unseal(body)) if _LINE in stored else orjson.dumps(_records(stored))
+
+
+def _is_plain(line: bytes, value: Any) -> bool:
+    """Whether columns give back this very line; slow, for the rare block that has an odd one."""
+    try:
+        return type(value) is dict and [orjson.dumps(record) for record in _records(_typed([value]))] == [line]
+    except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
+        return False

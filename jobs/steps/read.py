@@ -1,0 +1,47 @@
+"""Reads of single records, in the order in which the rank wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from jobs.models import Attempt, StepBlock, StepTail
+from jobs.steps import block
+from workers.contract import records as contract
+
+
+def lines(attempt: Attempt, rank: int) -> Iterator[bytes]:
+    """Every stored line with its newline, byte for byte as the rank wrote it."""
+    for part in _parts(attempt, rank, -1):
+        yield from part
+
+
+def records(attempt: Attempt, rank: int, after_step: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
+    """Records with a later step than `after_step`, NaN and infinities as floats; lines that are no record are left out."""
+    found: list[dict[str, Any]] = []
+    for part in _parts(attempt, rank, after_step):
+        for line in part:
+            if limit is not None and len(found) >= limit:
+                return found
+            try:
+                record = contract.decode(line)
+                if record["step"] > after_step:
+                    found.append(record)
+            except (ValueError, TypeError, KeyError):
+                continue
+    return found
+
+
+def _parts(attempt: Attempt, rank: int, after_step: int) -> Iterator[list[bytes]]:
+    # The tail first: what is sealed in the meantime is then not missed, and not read twice either.
+    tail = list(StepTail.objects.filter(attempt=attempt, rank=rank).order_by("start").values_list("start", "body"))
+    blocks = StepBlock.objects.filter(attempt=attempt, rank=rank, last_step__gt=after_step)
+    if tail:
+        blocks = blocks.filter(index__lt=tail[0][0] // block.BLOCK)
+    done = -1
+    # One at a time: a block is megabytes of lines, and an attempt may have thousands.
+    while found := blocks.filter(index__gt=done).order_by("index").values_list("index", "body").first():
+        done = found[0]
+        yield [line + b"\n" for line in block.unseal(bytes(found[1]))]
+    for _, body in tail:
+        yield [line + b"\n" for line in bytes(body)[:-1].split(b"\n")]
