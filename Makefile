@@ -14,8 +14,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-# Pip, not a faster tool: it follows the mirror that people have set for it. The locks are complete, so nothing is resolved.
-INSTALL := $(RUN) -m pip install --require-hashes --no-deps --no-input --disable-pip-version-check
+INSTALL := $(RUN) requirements/install.py packages
 
 # Variables of .env (see .env.example); those given on the command line win.
 ENVIRONMENT := set -a; if [ -f .env ]; then . ./.env; fi; \
@@ -30,28 +29,29 @@ setup-dev: setup $(VENV)/.dev
 
 # A stamp is newer than its locks only if every install went through.
 $(VENV)/.created:
-	@$(PYTHON) requirements/make_venv.py $(VENV)
+	@command -v "$(PYTHON)" >/dev/null || { echo "There is no $(PYTHON) here; Evenkeel needs Python 3.10, 3.11 or 3.12."; exit 1; }
+	@"$(PYTHON)" requirements/install.py venv $(VENV)
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.created requirements/worker.txt requirements/web.txt requirements/trainer-cpu.txt
 	@echo "== 1/3  Python packages of the worker"
-	@$(INSTALL) -r requirements/worker.txt
+	@$(INSTALL) requirements/worker.txt
 	@echo "== 2/3  Python packages of the web side"
-	@$(INSTALL) -r requirements/web.txt
+	@$(INSTALL) requirements/web.txt
 	@echo "== 3/3  Python packages of the trainer: Paddle and PaddleNLP, about 450 MB, takes a minute or two"
-	@$(INSTALL) -r requirements/trainer-cpu.txt
+	@$(INSTALL) requirements/trainer-cpu.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@echo "== Python packages for development"
-	@$(INSTALL) -r requirements/dev.txt
+	@$(INSTALL) requirements/dev.txt
 	@touch $@
 
 # npm if there is one, else the one that a Python package brings.
 node_modules/.installed: package.json package-lock.json .npmrc | $(VENV)/.run
 	@echo "== Front-end files"
 	@if ! command -v npm >/dev/null; then \
-		$(INSTALL) -r requirements/frontend.txt; PATH="$$PWD/$(VENV)/bin:$$PATH"; \
+		$(INSTALL) requirements/frontend.txt; PATH="$$PWD/$(VENV)/bin:$$PATH"; \
 	fi; npm ci --ignore-scripts --no-audit --no-fund
 	@touch $@
 

@@ -1,0 +1,116 @@
+"""Jobs told in lines of a terminal: one per event, and now and then one per running attempt. In English, like logs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.health import progress
+from jobs.models import Attempt, Job, JobEvent
+from workers.contract.records import from_json_number
+from workers.contract.states import EndReason
+
+PROGRESS_S = 10.0
+
+
+@dataclass
+class Console:
+    """`lines()` returns what is new since the last call; of one job if `job` is given."""
+
+    job: Job | None = None
+    _last_event: int = 0
+    _told: dict[int, tuple[float, str]] = field(default_factory=dict)  # attempt -> when, what
+
+    @classmethod
+    def from_now(cls) -> Console:
+        newest = JobEvent.objects.order_by("-id").first()
+        return cls(_last_event=newest.pk if newest else 0)
+
+    def lines(self) -> list[str]:
+        return [*self._events(), *self._progress()]
+
+    def _events(self) -> Iterator[str]:
+        new = JobEvent.objects.filter(pk__gt=self._last_event).select_related("job", "attempt").order_by("pk")
+        for event in new.filter(job=self.job) if self.job else new:
+            self._last_event = event.pk
+            yield event_line(event)
+
+    def _progress(self) -> Iterator[str]:
+        running = Attempt.objects.on_host()
+        now = time.monotonic()
+        for attempt in running.filter(job=self.job) if self.job else running:
+            when, what = self._told.get(attempt.pk, (now - PROGRESS_S, ""))
+            line = progress_line(attempt)
+            # A new stage of the start is told at once, progress every few seconds and only if there was any.
+            if line != what and (attempt.attempted == 0 or now - when >= PROGRESS_S):
+                self._told[attempt.pk] = (now, line)
+                yield line
+
+
+def event_line(event: JobEvent) -> str:
+    parts = [f"job {event.job_id}", _event_words(event)]
+    if event.step is not None:
+        parts.append(f"step {event.step}")
+    if event.rank is not None and event.rank >= 0:
+        parts.append(f"rank {event.rank}")
+    if event.message:
+        parts.append(event.message)
+    if event.actor_name:
+        parts.append(f"by {event.actor_name}")
+    return " · ".join(parts)
+
+
+def _event_words(event: JobEvent) -> str:
+    if event.kind == "attempt":
+        return f"“{event.job.name}” attempt {event.data.get('number', '?')} queued"
+    if event.kind == "status":
+        reason = f" ({EndReason(event.reason).sentence})" if event.reason else ""
+        return f"{event.new}{reason}"
+    if event.kind == "request":
+        return f"asked to {event.reason}"
+    if event.kind == "evaluation":
+        return f"evaluation {metrics_words(event.data.get('metrics') or {})}".rstrip()
+    return event.kind.replace("_", " ")
+
+
+def progress_line(attempt: Attempt) -> str:
+    record = attempt.newest_record
+    if not attempt.attempted or not record:
+        return f"job {attempt.job_id} · {attempt.stage or attempt.status}"
+    start = attempt.start_from
+    done = progress(
+        status=attempt.status,
+        applied=attempt.applied,
+        plan=attempt.plan,
+        newest=record,
+        started_from=start.applied if start else 0,
+    )
+    parts = [
+        f"job {attempt.job_id}",
+        f"step {attempt.attempted}/{done.total}" if done.total else f"step {attempt.attempted}",
+    ]
+    for name, label in (("loss_all", "loss"), ("grad_norm", "norm"), ("loss_scale", "scale")):
+        value = from_json_number(record.get(name))
+        if value is None and name == "loss_all":
+            value = from_json_number(record.get("loss"))
+        if value is not None:
+            parts.append(f"{label} {value:.4g}")
+    if attempt.skipped:
+        parts.append(f"{attempt.skipped} skipped")
+    if done.left_s is not None:
+        parts.append(f"{duration(done.left_s)} left")
+    return " · ".join(parts)
+
+
+def metrics_words(metrics: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float))
+
+
+def duration(seconds: float) -> str:
+    """To the minute, or to the second below one."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

