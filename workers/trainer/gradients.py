@@ -23,11 +23,13 @@ def of(parameters: list[Any]) -> list[Any]:
 def global_norm(gradients: list[Any]) -> float:
     """L2 norm over all tensors: one pass, squares summed in float32 per tensor and in float64 over
     tensors. NaN or infinite if any element is."""
-    squares = [_C_ops.squared_l2_norm(gradient).reshape([1]) for gradient in gradients]
-    return float(paddle.concat(squares).astype("float64").sum().sqrt())
+    with paddle.no_grad():
+        squares = [_C_ops.squared_l2_norm(gradient).reshape([1]) for gradient in gradients]
+        return float(paddle.concat(squares).astype("float64").sum().sqrt())
 
 
 def shorten(gradients: list[Any], factor: float) -> None:
     """Multiply every gradient in place."""
-    for gradient in gradients:
-        _scale_(gradient, factor, 0.0, True)
+    with paddle.no_grad():
+        for gradient in gradients:
+            _scale_(gradient, factor, 0.0, True)
