@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,6 +21,11 @@ for _name in ("STORAGE_ROOT", "SCRATCH_ROOT", "REDIS_URL", "STATIC_ROOT"):
 import redis  # noqa: E402
 
 from workers import embedded_redis  # noqa: E402
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+    from jobs.models import Attempt, Dataset, Job
 
 
 class RedisServer:
@@ -74,3 +80,58 @@ def redis_server(_redis_of_session: RedisServer) -> RedisServer:
     with _redis_of_session.client() as client:
         client.flushall()
     return _redis_of_session
+
+
+# --- rows that many tests need -------------------------------------------------------------
+
+
+@pytest.fixture
+def owner(db: None) -> User:
+    return _user("olga")
+
+
+@pytest.fixture
+def other(db: None) -> User:
+    return _user("oskar")
+
+
+@pytest.fixture
+def staff(db: None) -> User:
+    return _user("stella", is_staff=True)
+
+
+def _user(name: str, **more: bool) -> User:
+    from django.contrib.auth.models import User
+
+    return User.objects.create_user(name, password="correct horse battery", **more)  # noqa: S106
+
+
+@pytest.fixture
+def dataset(owner: User) -> Dataset:
+    from jobs.models import Dataset
+
+    return Dataset.objects.create(
+        name="reviews",
+        owner=owner,
+        key="datasets/reviews-1",
+        content_hash="0" * 64,
+        columns=["text", "label"],
+        labels=["negative", "positive"],
+        splits={"train": 100, "dev": 20},
+    )
+
+
+@pytest.fixture
+def job(owner: User, dataset: Dataset) -> Job:
+    """Just submitted: one attempt, queued."""
+    from jobs import services
+
+    return services.submit(
+        owner=owner, name="sentiment", recipe="text_classification", dataset=dataset, settings={}, actor=owner
+    )
+
+
+@pytest.fixture
+def attempt(job: Job) -> Attempt:
+    assert job.newest is not None
+    return job.newest

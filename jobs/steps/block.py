@@ -18,6 +18,8 @@ _NAMES = tuple(FIELDS)
 _NON_FINITE = frozenset(("nan", "inf", "-inf"))
 # A line that columns cannot give back byte for byte is kept here as it is.
 _LINE = "line"
+# What a line that is no record, or an unusual one, makes of the typed columns.
+_UNUSUAL = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
 
 
 def seal(lines: Sequence[bytes], values: Sequence[Any]) -> bytes:
@@ -25,13 +27,16 @@ def seal(lines: Sequence[bytes], values: Sequence[Any]) -> bytes:
 
     Proven before it is returned: what `unseal` makes of it is `lines`.
     """
-    body = _encode(lines, values, odd=set())
-    if _unseal_joined(body) == _joined(lines):
-        return body
+    try:
+        body = columns.encode(_typed(values))
+        if _unseal_joined(body) == _joined(lines):
+            return body
+    except _UNUSUAL:
+        pass
     odd = {index for index, (line, value) in enumerate(zip(lines, values, strict=True)) if not _is_plain(line, value)}
-    body = _encode(lines, values, odd)
+    body = _with_odd_lines(lines, values, odd)
     if unseal(body) != list(lines):
-        body = _encode(lines, values, odd=set(range(len(lines))))
+        body = _with_odd_lines(lines, values, odd=set(range(len(lines))))
         assert unseal(body) == list(lines)
     return body
 
@@ -74,34 +79,27 @@ def matrix(body: bytes, fields: Sequence[str] = packed.CHARTED) -> packed.Matrix
 # --- how ------------------------------------------------------------------------------------
 
 
-def _encode(lines: Sequence[bytes], values: Sequence[Any], odd: set[int]) -> bytes:
-    rows: list[Any] = list(values)
-    if odd:
+def _with_odd_lines(lines: Sequence[bytes], values: Sequence[Any], odd: set[int]) -> bytes:
+    stored: dict[str, Column] = {}
+    if len(odd) < len(lines):
         # The place of an odd line is taken by a plain one, so that it spoils no column's type.
-        plain = next((value for index, value in enumerate(values) if index not in odd), None)
+        rows = list(values)
+        plain = next(value for index, value in enumerate(values) if index not in odd)
         for index, value in enumerate(values):
             if index in odd:
                 rows[index] = plain
             else:
                 plain = value
-    stored: dict[str, Column] = {}
-    if rows[0] is not None:
-        try:
-            stored = _typed(rows)
-        except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
-            if not odd:
-                return _encode(lines, values, {i for i, line in enumerate(lines) if not _is_plain(line, values[i])})
-            raise
-    if odd:
-        kept = np.empty(len(lines), object)
-        for index in odd:
-            # Text columns hold UTF-8; a broken byte is kept as a lone surrogate would be.
-            kept[index] = lines[index].decode("latin-1")
-        stored[_LINE] = Column(kept, np.array([index not in odd for index in range(len(lines))]))
+        stored = _typed(rows)
+    kept = np.empty(len(lines), object)
+    for index in odd:
+        # Text columns hold UTF-8; Latin-1 takes any byte.
+        kept[index] = lines[index].decode("latin-1")
+    stored[_LINE] = Column(kept, np.array([index not in odd for index in range(len(lines))]))
     return columns.encode(stored)
 
 
-def _typed(rows: list[dict[str, Any]]) -> dict[str, Column]:
+def _typed(rows: Sequence[Any]) -> dict[str, Column]:
     stored: dict[str, Column] = {}
     for name, kind in FIELDS.items():
         items = [row[name] for row in rows]
@@ -218,5 +216,5 @@ def _is_plain(line: bytes, value: Any) -> bool:
     """Whether columns give back this very line; slow, for the rare block that has an odd one."""
     try:
         return type(value) is dict and [orjson.dumps(record) for record in _records(_typed([value]))] == [line]
-    except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
+    except _UNUSUAL:
         return False

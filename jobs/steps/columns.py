@@ -138,14 +138,21 @@ def _single(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32] | None:
 
 
 def _decimal(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], int] | None:
+    if np.abs(values).max() >= 2**53:
+        return None
     for digits in range(7):
         factor = 10.0**digits
+        # The first values tell nearly always that it does not fit.
         for part in (values[:64], values):
             scaled = np.round(part * factor)
-            if np.abs(scaled).max() >= 2**53 or not _same_bits(scaled / factor, part):
+            if np.abs(scaled).max() >= 2**53:
+                break
+            # By way of whole numbers, which have no -0.0.
+            whole = scaled.astype(np.int64)
+            if not _same_bits(whole / factor, part):
                 break
         else:
-            return scaled.astype(np.int64), digits
+            return whole, digits
     return None
 
 
@@ -156,8 +163,8 @@ def _same_bits(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> bool:
 def _whole(values: npt.NDArray[np.int64], note: dict[str, Any]) -> tuple[dict[str, Any], Array | None]:
     """As they are, as differences or as second differences: whichever takes the fewest bytes. None: all are 0."""
     first = int(values[0])
-    slope = int(values[1] - values[0]) if len(values) > 1 else 0
-    once = np.diff(values, prepend=values[:1])
+    once = np.diff(values, prepend=values[:1])  # may wrap around, and back when it is summed up
+    slope = int(once[1]) if len(once) > 1 else 0
     twice = np.diff(once, prepend=once[:1])
     twice[1:2] = 0
     best: tuple[int, int, Array] | None = None

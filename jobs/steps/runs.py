@@ -73,7 +73,7 @@ def history(
     replaced: list[Stretch] = []
     limit: int | None = None  # steps from here on are told by a later run
     ends = [*(run.start for run in runs[1:]), end]
-    for run, run_end in reversed(list(zip(runs, ends, strict=True))):
+    for run, run_end in reversed(list(zip(runs, ends, strict=False))):
         run_end = min(run_end, end)
         if run.start >= run_end:
             continue
