@@ -143,7 +143,10 @@ USE_I18N = True
 
 STATIC_URL = "/static/"
 STATIC_ROOT = env.path("STATIC_ROOT", DATA_DIR / "static")
-STATICFILES_DIRS = [BASE_DIR / "webapp" / "static"]
+STATICFILES_DIRS: list[Path | tuple[str, Path]] = [BASE_DIR / "webapp" / "static"]
+UPLOT = env.path("UPLOT_DIR", BASE_DIR / "node_modules" / "uplot" / "dist")
+if UPLOT.is_dir():  # npm has run; commands that serve no pages work without
+    STATICFILES_DIRS.append(("uplot", UPLOT))
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},

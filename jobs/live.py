@@ -1,0 +1,276 @@
+"""What is new, to every open page. One subscription to Redis per process; newer records are read once per
+job, in a thread, and fanned out to the viewers' bounded queues.
+
+Redis only says that something changed. If it says nothing, or is away, the rooms look by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import orjson
+import redis.asyncio
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections
+from django.utils import timezone
+from redis.exceptions import RedisError
+
+from jobs.models import Attempt
+from jobs.steps import read
+from workers.contract.messages import live_channel
+from workers.contract.records import dumps
+
+COMMENT_S = 15.0  # keeps proxies from closing a quiet stream
+CHANGED_S = 1.0  # partials are refetched at most so often
+LOOK_S, LOOK_WITHOUT_REDIS_S = 5.0, 1.0
+# An EventSource comes back by itself; this makes it prove its access again now and then.
+LIFETIME_S = 3600.0
+QUEUE = 64
+# A viewer further behind than this fetches the chart again instead of every record.
+CATCH_UP = 2000
+# What the end of an attempt leaves behind arrives within this; later nobody waits for it.
+SETTLING = timedelta(minutes=2)
+COLUMNS = (
+    "step", "seg", "applied", "epoch", "t", "loss", "loss_all", "lr", "grad_norm", "clip_norm", "clipped",
+    "loss_scale", "found_inf", "skipped", "step_ms", "data_ms", "mem_mb",
+)  # fmt: skip
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Key = tuple[int, int]  # attempt, rank
+# Threads of its own: long downloads in asyncio's shared pool must not delay live points.
+_readers = ThreadPoolExecutor(2, thread_name_prefix="live")
+
+
+def is_live(attempt: Attempt) -> bool:
+    """Whether anything may still arrive. A finished attempt gets no stream."""
+    if attempt.ended_at is None:
+        return True
+    return attempt.complete_at is None and timezone.now() - attempt.ended_at < SETTLING
+
+
+def message(event: str, data: Any, id: int | None = None) -> bytes:
+    head = f"id: {id}\n" if id is not None else ""
+    return f"{head}event: {event}\ndata: ".encode() + dumps(data) + b"\n\n"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Newer records of one attempt and rank, encoded once for all who watch them."""
+
+    first: int
+    last: int
+    records: list[dict[str, Any]]
+    message: bytes
+
+    @staticmethod
+    def of(records: list[dict[str, Any]]) -> Batch:
+        columns = {name: [record.get(name) for record in records] for name in COLUMNS}
+        first, last = records[0]["step"], records[-1]["step"]
+        return Batch(first, last, records, message("steps", columns, last))
+
+    def after(self, step: int) -> bytes:
+        """The message, without what a viewer has already had."""
+        if self.first > step:
+            return self.message
+        newer = [record for record in self.records if record["step"] > step]
+        return Batch.of(newer).message if newer else b""
+
+
+END = object()
+
+
+@dataclass(eq=False)
+class Viewer:
+    key: Key
+    sent: int  # newest step that was sent
+    queue: asyncio.Queue[Batch | bytes | object] = field(default_factory=lambda: asyncio.Queue(QUEUE))
+    overrun: bool = False
+
+    def put(self, item: Batch | bytes | object) -> None:
+        """Never waits: who reads too slowly loses what is queued, and is told to fetch the chart again."""
+        if self.queue.full():
+            self.overrun = True
+            while not self.queue.empty():
+                self.queue.get_nowait()
+        self.queue.put_nowait(item)
+
+
+class Room:
+    """The viewers of one job, and the task that reads for them."""
+
+    def __init__(self, hub: Hub, job: int) -> None:
+        self.hub, self.job = hub, job
+        self.viewers: set[Viewer] = set()
+        self.positions: dict[Key, int] = {}  # newest step that was fanned out
+        self.changed: set[str] = set()
+        self.wake = asyncio.Event()
+        self.task = asyncio.create_task(self._run())
+
+    def announce(self, changed: list[str]) -> None:
+        self.changed.update(changed)
+        self.wake.set()
+
+    async def _run(self) -> None:
+        told_at, untold = 0.0, set[str]()
+        while True:
+            look = LOOK_S if self.hub.connected else LOOK_WITHOUT_REDIS_S
+            wait = told_at + CHANGED_S - time.monotonic() if untold else look
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.wake.wait(), max(wait, 0))
+            self.wake.clear()
+            fresh, self.changed = self.changed, set()
+            if not fresh and not untold:
+                fresh = {"status", "steps"}  # nobody said so; look anyway
+            untold |= fresh
+            if fresh:
+                await self._read()
+            if untold and time.monotonic() - told_at >= CHANGED_S:
+                for viewer in self.viewers:
+                    viewer.put(message("changed", sorted(untold)))
+                told_at, untold = time.monotonic(), set()
+
+    async def _read(self) -> None:
+        wanted = {viewer.key for viewer in self.viewers}
+        positions = {key: self.positions.get(key, 0) for key in wanted}
+        try:
+            newer, ended = await in_thread(lambda: _newer(positions))
+        except DatabaseError:
+            log.warning("Could not read what is new of job %d; trying again.", self.job, exc_info=True)
+            await asyncio.sleep(LOOK_WITHOUT_REDIS_S)
+            return
+        batches: dict[Key, Batch | bytes] = {}
+        for key, (records, far_behind) in newer.items():
+            if far_behind:
+                # The chart endpoint sends those better. The rest goes on record by record.
+                batches[key] = message("reset", {})
+            elif records:
+                batches[key] = Batch.of(records)
+            if records:
+                self.positions[key] = records[-1]["step"]
+        for viewer in self.viewers:
+            if viewer.key in batches:
+                viewer.put(batches[viewer.key])
+            if viewer.key[0] in ended:
+                viewer.put(END)
+
+
+class Hub:
+    """One per process: the rooms, and the one subscription that wakes them."""
+
+    def __init__(self) -> None:
+        self.rooms: dict[int, Room] = {}
+        self.connected = False
+        self.listener: asyncio.Task[None] | None = None
+
+    async def watch(self, job: int, attempt: int, rank: int, after: int) -> AsyncIterator[bytes]:
+        """The events of one open page, until its attempt has ended or the page has gone."""
+        viewer = Viewer((attempt, rank), after)
+        room = self._enter(job, viewer)
+        until = time.monotonic() + LIFETIME_S
+        try:
+            yield b"retry: 2000\n\n"
+            # In the room first, then what came before: nothing falls between the two.
+            if room.positions.setdefault(viewer.key, after) > after:
+                records, far_behind = (await in_thread(lambda: _newer({viewer.key: after})))[0][viewer.key]
+                viewer.overrun = far_behind
+                if records and not far_behind:
+                    viewer.sent = records[-1]["step"]
+                    yield Batch.of(records).message
+            room.announce(["steps"])
+            while time.monotonic() < until:
+                if viewer.overrun:
+                    viewer.overrun = False
+                    yield message("reset", {})
+                try:
+                    item = await asyncio.wait_for(viewer.queue.get(), COMMENT_S)
+                except asyncio.TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                if item is END:
+                    yield message("end", {})
+                    return
+                if isinstance(item, Batch):
+                    if text := item.after(viewer.sent):
+                        viewer.sent = item.last
+                        yield text
+                elif isinstance(item, bytes):
+                    yield item
+        finally:
+            self._leave(room, viewer)
+
+    def _enter(self, job: int, viewer: Viewer) -> Room:
+        room = self.rooms.get(job)
+        if room is None:
+            room = self.rooms[job] = Room(self, job)
+        room.viewers.add(viewer)
+        if self.listener is None:
+            self.listener = asyncio.create_task(self._listen())
+        return room
+
+    def _leave(self, room: Room, viewer: Viewer) -> None:
+        room.viewers.discard(viewer)
+        if not room.viewers:
+            room.task.cancel()
+            self.rooms.pop(room.job, None)
+        if not self.rooms and self.listener is not None:
+            self.listener.cancel()
+            self.listener = None
+
+    async def _listen(self) -> None:
+        """Wakes rooms when the controller announces something. A pattern, so that entering a room needs no word
+        to Redis; announcements are small, and one without viewers costs a look in a dict."""
+        prefix = live_channel(0).removesuffix("0")
+        while True:
+            # redis-py would give up on a silent socket after 5 s; a subscription is silent by nature.
+            client = redis.asyncio.Redis.from_url(settings.REDIS_URL, socket_timeout=None)
+            try:
+                async with client, client.pubsub(ignore_subscribe_messages=True) as subscription:
+                    await subscription.psubscribe(prefix + "*")
+                    self.connected = True
+                    async for said in subscription.listen():
+                        room = self.rooms.get(int(said["channel"].decode().removeprefix(prefix)))
+                        if room is not None:
+                            room.announce(orjson.loads(said["data"])["changed"])
+            except (RedisError, OSError, ValueError, KeyError) as error:
+                log.warning("Live pages do without Redis for now: %s", error)
+            finally:
+                self.connected = False
+            await asyncio.sleep(LOOK_WITHOUT_REDIS_S)
+
+
+_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
+
+
+def hub() -> Hub:
+    return _hubs.setdefault(asyncio.get_running_loop(), Hub())
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """`function` may use the ORM; its connection does not outlive it."""
+
+    def call() -> T:
+        try:
+            return function()
+        finally:
+            close_old_connections()
+
+    return await asyncio.get_running_loop().run_in_executor(_readers, call)
+
+
+def _newer(positions: dict[Key, int]) -> tuple[dict[Key, tuple[list[dict[str, Any]], bool]], set[int]]:
+    """Records after each position, whether there are too many to send, and the attempts that have ended for good."""
+    attempts = Attempt.objects.in_bulk({attempt for attempt, _ in positions})
+    newer: dict[Key, tuple[list[dict[str, Any]], bool]] = {}
+    for (pk, rank), position in positions.items():
+        records = read.records(attempts[pk], rank, after_step=position, limit=CATCH_UP + 1) if pk in attempts else []
+        newer[pk, rank] = (records, len(records) > CATCH_UP)
+    return newer, {pk for pk, _ in positions if pk not in attempts or not is_live(attempts[pk])}

@@ -1,0 +1,218 @@
+"""How numbers, times and states are written on pages."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from django import template
+from django.http import QueryDict
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop, ngettext
+
+from jobs.forms import shown
+from jobs.models import END_REASON_LABELS, STATUS_LABELS, Attempt, JobEvent
+from workers.contract.records import from_json_number
+from workers.contract.states import EndReason, Status
+
+register = template.Library()
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@register.filter
+def number(value: Any, digits: int = 4) -> str:
+    """`digits` significant digits; NaN and infinities by name; a dash for nothing."""
+    value = from_json_number(value)
+    if value is None or value == "":
+        return "—"
+    if not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else ("∞" if value > 0 else "−∞")
+    if isinstance(value, int) or (value == int(value) and abs(value) < 1e7):
+        return f"{int(value):,}".replace(",", " ")
+    if 1e-3 <= abs(value) < 1e7:
+        return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:.0f}"
+    mantissa, exponent = f"{value:.{max(digits - 2, 1)}e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+    return f"{mantissa}·10{str(int(exponent)).translate(_SUPERSCRIPT)}"
+
+
+@register.filter
+def percent(value: Any, digits: int = 1) -> str:
+    return "—" if value is None else f"{100 * float(value):.{digits}f} %"
+
+
+@register.simple_tag
+def share(part: int, whole: int, digits: int = 1) -> str:
+    return percent(part / whole if whole else None, digits)
+
+
+@register.filter
+def log2(value: Any) -> str:
+    """A loss scale as a power of two."""
+    value = from_json_number(value)
+    if value is None:
+        return _("not used")
+    power = math.log2(value) if value > 0 else math.nan
+    return f"2{str(int(power)).translate(_SUPERSCRIPT)}" if power == power and power == int(power) else number(value)
+
+
+@register.filter
+def duration(seconds: Any) -> str:
+    if seconds is None:
+        return "—"
+    seconds = float(seconds)
+    if seconds < 1:
+        return _("%(count)d ms") % {"count": round(seconds * 1000)}
+    if seconds < 90:
+        return _("%(count)d s") % {"count": round(seconds)}
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return _("%(count)d min") % {"count": minutes}
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
+    return _("%(days)d d %(hours)d h") % {"days": hours // 24, "hours": hours % 24}
+
+
+@register.filter
+def byte_size(value: Any) -> str:
+    size = float(value or 0)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+@register.filter
+def status_label(status: str) -> str:
+    return str(STATUS_LABELS[Status(status)]) if status in {s.value for s in Status} else str(status)
+
+
+@register.filter
+def reason_label(reason: str) -> str:
+    return str(END_REASON_LABELS[EndReason(reason)]) if reason else ""
+
+
+@register.filter
+def reason_sentence(reason: str) -> str:
+    return _(EndReason(reason).sentence) if reason else ""
+
+
+@register.filter
+def setting_value(value: Any) -> str:
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return _("on") if value else _("off")
+    return shown(value)
+
+
+@register.filter
+def setting_title(name: str) -> str:
+    """optimizer.learning_rate → Learning rate."""
+    return _(name.rsplit(".", 1)[-1].replace("_", " ").capitalize())
+
+
+@register.filter
+def rank_name(rank: int) -> str:
+    return _("rank %(rank)d") % {"rank": rank} if rank >= 0 else _("launcher of node %(node)d") % {"node": -1 - rank}
+
+
+@register.simple_tag
+def sort_link(query: QueryDict, key: str) -> str:
+    """The query string that sorts by `key`, or the other way round if it already does."""
+    query = query.copy()
+    query["sort"] = f"-{key}" if query.get("sort") == key else key
+    query.pop("page", None)
+    return "?" + query.urlencode()
+
+
+@register.simple_tag
+def with_query(query: QueryDict, **changes: Any) -> str:
+    query = query.copy()
+    for key, value in changes.items():
+        query[key] = str(value)
+    return "?" + query.urlencode()
+
+
+@register.filter
+def changes_in_words(attempt: Attempt) -> str:
+    """What an attempt changed against the one before, in one line."""
+    return ", ".join(
+        f"{setting_title(change['name'])} {setting_value(change['old'])} → {setting_value(change['new'])}"
+        for change in attempt.settings_changed
+    )
+
+
+_REQUESTS = {
+    "cancel": gettext_noop("Cancellation was asked for"),
+    "pause": gettext_noop("A pause was asked for"),
+    "finish": gettext_noop("An early finish was asked for"),
+    "drain": gettext_noop("Asked to leave, because the host is being shut down"),
+    "supersede": gettext_noop("Asked to leave, because a newer attempt took its place"),
+    "checkpoint": gettext_noop("A checkpoint was asked for"),
+}
+
+
+@register.filter
+def in_words(event: JobEvent) -> str:
+    """One line for an event. Unknown kinds show what was written with them."""
+    data = event.data or {}
+    match event.kind:
+        case "status" if event.reason:
+            text = f"{status_label(event.new)}: {reason_sentence(event.reason)}"
+            return f"{text} {event.message}" if event.message else text
+        case "status":
+            text = f"{status_label(event.old)} → {status_label(event.new)}"
+            return f"{text}: {event.message}" if event.message else text
+        case "attempt":
+            causes = dict(Attempt.Cause.choices)
+            text = _("Attempt %(number)s queued (%(cause)s)") % {
+                "number": data.get("number", ""),
+                "cause": causes.get(event.reason, event.reason),
+            }
+            if event.step:
+                text += _(", from the checkpoint at step %(step)d") % {"step": event.step}
+            return text
+        case "request":
+            return _(_REQUESTS.get(event.reason, event.reason))
+        case "scale":
+            return _("Loss scale %(old)s → %(new)s") % {"old": log2(data.get("old")), "new": log2(data.get("new"))}
+        case "checkpoint" | "checkpoint_published":
+            return event.message or _("Checkpoint saved")
+        case "evaluation":
+            metrics = ", ".join(
+                f"{name} {number(value)}" for name, value in (data.get("metrics") or {}).items() if not _is_table(value)
+            )
+            return _("Evaluation: %(metrics)s") % {"metrics": metrics} if metrics else _("Evaluation")
+        case "rank_exit":
+            how = (
+                _("signal %(signal)s") % {"signal": data["signal"]}
+                if data.get("signal")
+                else _("code %(code)s") % {"code": data.get("exit_code")}
+            )
+            return _("Rank ended with %(how)s") % {"how": how}
+        case "stage":
+            return " ".join(filter(None, (data.get("name"), data.get("detail")))) or event.message
+        case _:
+            return event.message or event.kind.replace("_", " ").capitalize()
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, (dict, list))
+
+
+@register.filter
+def entry(mapping: Any, key: Any) -> Any:
+    return mapping.get(key) if hasattr(mapping, "get") else None
+
+
+@register.filter
+def devices_in_words(devices: list[dict[str, Any]]) -> str:
+    gpus = [device for device in devices if device.get("kind") == "gpu"]
+    if gpus:
+        return f"{len(gpus)} × {gpus[0].get('name', 'GPU')}"
+    return ngettext("%(count)d CPU slot", "%(count)d CPU slots", len(devices)) % {"count": len(devices)}

@@ -1,0 +1,52 @@
+"""The numbers behind the charts: all attempts of a job for one rank, in the shape of jobs.steps.chart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponse
+from django.views.decorators.http import require_safe
+
+from jobs.models import Evaluation
+from jobs.steps import chart
+from jobs.views.rows import Asked, attempt_of, job_for, whole_number
+from workers.contract.records import dumps
+
+# The attempts beside the viewed one are there to compare with, and need fewer points.
+POINTS, POINTS_BESIDE, MOST_BESIDE = 1000, 300, 5
+
+
+@require_safe
+def job_chart(request: Asked, pk: int) -> HttpResponse:
+    """`attempt` is the viewed one (default: the newest), `first` and `last` zoom, `only` leaves the others out."""
+    job = job_for(request, pk)
+    viewed = attempt_of(job, request.GET.get("attempt"))
+    rank = whole_number(request.GET.get("rank"), 0)
+    first, last = (whole_number(request.GET.get(name), -1) for name in ("first", "last"))
+    points = min(max(whole_number(request.GET.get("points"), POINTS), 10), 5000)
+    attempts = [viewed]
+    if "only" not in request.GET:
+        others = job.attempts.exclude(pk=viewed.pk).order_by("-number")
+        attempts += others[:MOST_BESIDE]
+    answer: dict[str, Any] = {
+        "viewed": viewed.number,
+        "attempts": [
+            chart.series(
+                attempt,
+                rank,
+                first=first if first >= 0 else None,
+                last=last if last >= 0 else None,
+                points=points if attempt is viewed else min(points, POINTS_BESIDE),
+            )
+            for attempt in attempts
+        ],
+        "evaluations": [
+            {"attempt": number, "step": step, "loss": metrics.get("loss", metrics.get("dev_loss"))}
+            for number, step, metrics in Evaluation.objects.filter(attempt__in=attempts).values_list(
+                "attempt__number", "step", "metrics"
+            )
+        ],
+    }
+    response = HttpResponse(dumps(answer), content_type="application/json")
+    response["Cache-Control"] = "private, no-store"
+    return response

@@ -1,0 +1,207 @@
+"""The job page. Each section is a partial that a live update fetches alone with `?part=`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import Http404, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_safe
+
+from jobs import services
+from jobs.forms import SettingGroup, SettingsForm
+from jobs.live import is_live
+from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, Job, JobEvent, Placement
+from jobs.views.job_list import health_of, progress_of
+from jobs.views.log import log_context
+from jobs.views.rows import Asked, attempt_of, job_for, whole_number
+from workers.contract.messages import Request
+from workers.contract.records import from_json_number
+from workers.contract.states import ENDED, ON_HOST, EndReason, Status
+from workers.recipes.registry import RECIPES
+
+EVENTS_SHOWN = 150
+
+
+@require_safe
+def job_detail(request: Asked, pk: int) -> HttpResponse:
+    job = job_for(request, pk)
+    attempt = attempt_of(job, request.GET.get("attempt"))
+    ranks = list(range(max(attempt.nodes * attempt.devices_per_node, 1)))
+    rank = whole_number(request.GET.get("rank"), 0)
+    context = {
+        "job": job,
+        "attempt": attempt,
+        "ranks": ranks,
+        "rank": rank if rank in ranks else 0,
+        "pinned": "attempt" in request.GET,
+        "query": request.GET,
+    }
+    part = request.GET.get("part")
+    if part:
+        if part not in PARTS:
+            raise Http404
+        context |= PARTS[part](job, attempt)
+        return render(request, f"jobs/detail_{part}.html", context)
+    for make in PARTS.values():
+        context |= make(job, attempt)
+    context["parts"] = list(PARTS)
+    context |= log_context(attempt, request)
+    context["live"] = is_live(attempt)
+    context["words"] = {
+        "nothing": _("No step yet."),
+        "unused": _("Loss scaling is not used."),
+        "failed": _("The charts could not be loaded; reload the page to try again."),
+        "live": _("live"),
+        "polling": _("looking every few seconds"),
+        "paused": _("paused while hidden"),
+        "ended": _("complete"),
+    }
+    return render(request, "jobs/detail.html", context)
+
+
+# --- the parts -----------------------------------------------------------------------------
+
+
+def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
+    reason = EndReason(attempt.end_reason) if attempt.end_reason else None
+    newest = attempt.pk == job.newest_id
+    status = attempt.status
+    runs = newest and status in ON_HOST and not attempt.leave
+    return {
+        "health": health_of(attempt),
+        "progress": progress_of(attempt),
+        "recipe": RECIPES.get(job.recipe),
+        "ran_s": (attempt.ended_at - attempt.started_at).total_seconds()
+        if attempt.started_at and attempt.ended_at
+        else None,
+        "reason": reason,
+        "placements": Placement.objects.filter(attempt=attempt, released_at__isnull=True).select_related("host"),
+        "may": {
+            # A request to stop may be asked for again in a stronger form, never in a weaker one.
+            "cancel": newest and status not in ENDED and attempt.leave != Request.CANCEL,
+            "pause": newest and status not in ENDED and not attempt.leave,
+            "resume": newest and status == Status.PAUSED,
+            "finish": runs and status == Status.RUNNING,
+            "checkpoint": runs and status == Status.RUNNING,
+            "retry": newest and status in ENDED,
+        },
+        "checkpoint": services.newest_good_checkpoint(job) if newest and status in ENDED else None,
+    }
+
+
+def _numbers(job: Job, attempt: Attempt) -> dict[str, Any]:
+    record = attempt.newest_record
+    before = attempt.start_from.step if attempt.start_from else 0
+    return {
+        "record": record,
+        "made": max(attempt.attempted - before, 0),
+        "loss": record.get("loss") if record.get("loss_all") is None else record["loss_all"],
+        "emulated": record.get("emulated") or attempt.plan.get("emulated"),
+    }
+
+
+def _events(job: Job, attempt: Attempt) -> dict[str, Any]:
+    events = JobEvent.objects.filter(job=job).select_related("actor", "attempt").order_by("-id")
+    shown = list(events[: EVENTS_SHOWN + 1])
+    return {"events": shown[:EVENTS_SHOWN], "more_events": len(shown) > EVENTS_SHOWN}
+
+
+def _evaluations(job: Job, attempt: Attempt) -> dict[str, Any]:
+    rows = list(Evaluation.objects.filter(attempt=attempt).order_by("step"))
+    names: list[str] = []
+    for row in rows:
+        names += [name for name, value in row.metrics.items() if name not in names and not _is_table(value)]
+    table = [
+        {"evaluation": row, "values": [row.metrics.get(name) for name in names], "confusion": _confusion(row, job)}
+        for row in rows
+    ]
+    best = max((row for row in rows if row.best), key=lambda row: row.step, default=None)
+    baselines = job.dataset.statistics.get("baselines") if job.dataset else None
+    accuracy = from_json_number(best.metrics.get("accuracy")) if best else None
+    beaten_by = max((value for value in (baselines or {}).values()), default=None)
+    return {
+        "evaluations": table,
+        "metric_names": names,
+        "best": best,
+        "best_confusion": _confusion(best, job) if best else None,
+        "baselines": baselines,
+        "accuracy": accuracy,
+        "not_beaten": (
+            accuracy is not None
+            and beaten_by is not None
+            and not accuracy > beaten_by
+            and attempt.settings.get("model", {}).get("source") == "scratch"
+        ),
+    }
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, (dict, list))
+
+
+def _confusion(evaluation: Evaluation, job: Job) -> list[dict[str, Any]] | None:
+    """Rows of [true label][predicted label] counts, if the recipe reports them."""
+    counts = evaluation.metrics.get("confusion")
+    if not isinstance(counts, list):
+        return None
+    labels = [str(label) for label in job.dataset.labels] if job.dataset else []
+    labels += [str(index) for index in range(len(labels), len(counts))]
+    return [
+        {"label": label, "counts": row, "index": index}
+        for index, (label, row) in enumerate(zip(labels, counts, strict=False))
+    ]
+
+
+def _configuration(job: Job, attempt: Attempt) -> dict[str, Any]:
+    recipe = RECIPES.get(job.recipe)
+    changed = {change["name"]: change["old"] for change in attempt.settings_changed}
+    groups: list[SettingGroup] = []
+    if recipe is not None:
+        form = SettingsForm(recipe, initial=attempt.settings)
+        groups = form.groups
+        for item in form.fields():
+            item.changed = item.name in changed
+            item.old = changed.get(item.name)
+    return {"setting_groups": groups, "recipe": recipe}
+
+
+def _attempts(job: Job, attempt: Attempt) -> dict[str, Any]:
+    rows = job.attempts.select_related("asked_by", "start_from__attempt").order_by("-number")
+    return {"attempts": list(rows)}
+
+
+def _ranks(job: Job, attempt: Attempt) -> dict[str, Any]:
+    states = attempt.rank_states or {}
+    return {"rank_states": [(int(rank), states[rank]) for rank in sorted(states, key=int)]}
+
+
+def _checkpoints(job: Job, attempt: Attempt) -> dict[str, Any]:
+    return {
+        "checkpoints": Checkpoint.objects.filter(attempt__job=job)
+        .select_related("attempt")
+        .order_by("-attempt__number", "-step")[:50]
+    }
+
+
+def _artifacts(job: Job, attempt: Attempt) -> dict[str, Any]:
+    return {
+        "artifacts": Artifact.objects.filter(attempt__job=job)
+        .select_related("attempt")
+        .order_by("-attempt__number", "name")
+    }
+
+
+PARTS: dict[str, Callable[[Job, Attempt], dict[str, Any]]] = {
+    "status": _status,
+    "numbers": _numbers,
+    "evaluations": _evaluations,
+    "events": _events,
+    "ranks": _ranks,
+    "attempts": _attempts,
+    "artifacts": _artifacts,
+    "checkpoints": _checkpoints,
+    "configuration": _configuration,
+}

@@ -1,0 +1,50 @@
+"""Retry: the old settings in a form, the difference shown before it is sent, and where to start from."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_http_methods
+
+from jobs import services
+from jobs.forms import SettingsForm
+from jobs.views.rows import Asked, attempt_of, job_for
+from workers.contract.states import ENDED
+from workers.recipes.registry import recipe
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def job_retry(request: Asked, pk: int) -> HttpResponse:
+    job = job_for(request, pk)
+    attempt = attempt_of(job, None)
+    if attempt.status not in ENDED:
+        messages.error(request, _("Attempt %(number)d is still in progress.") % {"number": attempt.number})
+        return redirect("job_detail", job.pk)
+    checkpoint = services.newest_good_checkpoint(job)
+    data = request.POST if request.method == "POST" else None
+    form = SettingsForm(recipe(job.recipe), data=data, initial=attempt.settings, old=attempt.settings)
+    from_checkpoint = checkpoint is not None and (data is None or data.get("start") == "checkpoint")
+    errors: dict[str, str] = {}
+    preview = data is not None and "preview" in data
+    if data is not None and form.is_valid() and not preview:
+        try:
+            made = services.retry(job, actor=request.user, settings=form.settings, from_checkpoint=from_checkpoint)
+        except services.Refused as refused:
+            errors = form.add_errors(refused.errors)
+        else:
+            messages.success(request, _("Attempt %(number)d is queued.") % {"number": made.number})
+            return redirect("job_detail", job.pk)
+    failed = form.has_errors or bool(errors)
+    context = {
+        "job": job,
+        "attempt": attempt,
+        "form": form,
+        "checkpoint": checkpoint,
+        "from_checkpoint": from_checkpoint,
+        "errors": errors,
+        "failed": failed,
+        "preview": preview and not failed,
+    }
+    return render(request, "jobs/retry.html", context, status=422 if failed else 200)

@@ -1,0 +1,42 @@
+"""Rows as this user may see them."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest
+from django.shortcuts import get_object_or_404
+from django_htmx.middleware import HtmxDetails
+
+from jobs.models import Attempt, Job
+
+
+class Asked(HttpRequest):
+    """What the middleware makes of a request, for the type checker."""
+
+    user: User
+    htmx: HtmxDetails
+
+
+def job_for(request: Asked, pk: int) -> Job:
+    jobs = Job.objects.visible_to(request.user).select_related("owner", "dataset", "newest")
+    job: Job = get_object_or_404(jobs, pk=pk)
+    return job
+
+
+def attempt_of(job: Job, number: str | None) -> Attempt:
+    """The attempt with that number; the newest without one."""
+    attempts = job.attempts.select_related("start_from__attempt", "asked_by", "leave_asked_by")
+    if number:
+        attempts = attempts.filter(number=int(number)) if number.isdecimal() else attempts.none()
+    attempt = attempts.order_by("number").last()
+    if attempt is None:
+        raise Http404
+    return attempt
+
+
+def whole_number(text: str | None, default: int) -> int:
+    """From a query string; anything else than a whole number is the default."""
+    try:
+        return int(text or "")
+    except ValueError:
+        return default

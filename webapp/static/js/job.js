@@ -1,0 +1,141 @@
+// The live side of a job page: one event stream, which brings records and says which sections to fetch again.
+"use strict";
+
+(() => {
+  const element = document.getElementById("charts");
+  const words = JSON.parse(document.getElementById("words").textContent);
+  const board = new Board(element, words);
+  const state = document.getElementById("live-state");
+  // Sections by what an announcement calls the change.
+  const sections = {
+    status: ["status", "numbers", "attempts", "ranks", "events", "checkpoints"],
+    steps: ["status", "numbers"],
+    events: ["events", "checkpoints"],
+    evaluations: ["evaluations"],
+    log: ["log"],
+    ranks: ["ranks"],
+    artifacts: ["artifacts"],
+    checkpoints: ["checkpoints"],
+  };
+  const POLL_MS = 3000;
+  let source = null;
+  let polling = 0;
+  let ended = !element.dataset.live;
+
+  function tell(name) {
+    state.dataset.state = name;
+    state.textContent = ended && name !== "ended" ? "" : words[name] || "";
+  }
+
+  function refresh(names) {
+    const wanted = new Set(names.flatMap((name) => sections[name] || []));
+    // A log that someone searches, selects in or has scrolled up stays as it is.
+    if (wanted.delete("log") && logFollows()) htmx.trigger("#log", "refresh");
+    for (const id of wanted) htmx.trigger(`#${id}`, "refresh");
+    if (names.includes("evaluations")) reload();
+  }
+
+  function logFollows() {
+    const log = document.querySelector("#log .log");
+    const typing = document.getElementById("log").contains(document.activeElement) && document.activeElement.tagName === "INPUT";
+    return !typing && !(log && (log.hasAttribute("data-searched") || log.scrollTop + log.clientHeight < log.scrollHeight - 40));
+  }
+
+  function reload() {
+    return board.load().catch(() => {});
+  }
+
+  function open() {
+    if (ended || source || document.hidden) return;
+    const query = new URLSearchParams({ attempt: element.dataset.attempt, rank: element.dataset.rank, after: board.newest || 0 });
+    source = new EventSource(`${element.dataset.live}?${query}`);
+    source.addEventListener("open", () => {
+      clearInterval(polling);
+      polling = 0;
+      tell("live");
+    });
+    source.addEventListener("steps", (event) => {
+      if (!board.append(JSON.parse(event.data))) reload();
+    });
+    source.addEventListener("reset", reload);
+    source.addEventListener("changed", (event) => refresh(JSON.parse(event.data)));
+    source.addEventListener("end", finish);
+    source.addEventListener("error", () => {
+      // While the browser comes back by itself, or after it has given up, plain requests bridge the gap.
+      if (source && source.readyState === EventSource.CLOSED) close();
+      poll();
+    });
+  }
+
+  function close() {
+    if (source) source.close();
+    source = null;
+  }
+
+  function poll() {
+    if (ended || polling || document.hidden) return;
+    tell("polling");
+    polling = setInterval(async () => {
+      if (document.hidden) return;
+      await reload();
+      refresh(Object.keys(sections));
+      if (!source) open();
+    }, POLL_MS);
+  }
+
+  async function finish() {
+    close();
+    clearInterval(polling);
+    ended = true;
+    const seen = element.dataset.attempt;
+    await reload();
+    refresh(Object.keys(sections));
+    tell("ended");
+    // Another attempt may have taken over: a page that was not asked for a certain one follows it.
+    if (!("pinned" in element.dataset)) {
+      const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      const now = page.getElementById("charts");
+      if (now && now.dataset.attempt !== seen) location.reload();
+    }
+  }
+
+  // Browsers open six connections to a host at most; a tab nobody looks at gives its own back.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      close();
+      if (!ended) tell("paused");
+    } else if (!ended) {
+      reload().then(open);
+      refresh(Object.keys(sections));
+    }
+  });
+  window.addEventListener("pagehide", close);
+  window.addEventListener("pageshow", (event) => event.persisted && open());
+
+  document.getElementById("rank-form")?.addEventListener("change", (event) => event.currentTarget.submit());
+
+  // A section that is swapped keeps what was opened in it, and a log stays at its end.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const open = [...event.detail.target.querySelectorAll("details")].map((details) => details.open);
+    event.detail.target.dataset.open = JSON.stringify(open);
+  });
+  document.addEventListener("htmx:afterSwap", (event) => {
+    const open = JSON.parse(event.detail.target.dataset.open || "[]");
+    [...event.detail.target.querySelectorAll("details")].forEach((details, index) => {
+      if (open[index] !== undefined) details.open = open[index];
+    });
+    toEnd();
+  });
+  function toEnd() {
+    const log = document.querySelector("#log .log:not([data-searched])");
+    if (log) log.scrollTop = log.scrollHeight;
+  }
+  toEnd();
+
+  board.load().then(open, () => {
+    board.charts.forEach((chart) => chart.say(words.failed));
+    poll();
+  });
+  if (ended) tell("ended");
+})();
