@@ -37,8 +37,9 @@ class RunFolder:
         return self.path / f"claim-{placement}"
 
     @property
-    def claimed(self) -> bool:
-        return any(self.path.glob("claim-*"))
+    def newest_claim(self) -> int:
+        """Number of the newest placement that was acted on here, or -1."""
+        return max((int(path.name.removeprefix("claim-")) for path in self.path.glob("claim-*")), default=-1)
 
     @property
     def lock(self) -> Path:
@@ -52,7 +53,7 @@ class RunFolder:
 
     @property
     def state(self) -> Path:
-        """{"pid", "started", "stage"} of the supervisor."""
+        """{"pid", "started", "stage", "placement", "report_base"} of the supervisor."""
         return self.path / "state.json"
 
     @property
