@@ -111,7 +111,7 @@ class Part:
 
 
 def parts(data_dir: Path, address: str, port: int) -> list[Part]:
-    """Web, controller and one worker, in the order in which they are stopped last to first; Redis if none is given."""
+    """In the order of starting; stopped the other way round. Redis only if there is no REDIS_URL."""
     env = os.environ | {
         "DJANGO_SETTINGS_MODULE": "webapp.settings",
         "DATA_DIR": str(data_dir),
@@ -120,31 +120,17 @@ def parts(data_dir: Path, address: str, port: int) -> list[Part]:
     }
     for_hosts = {name: value for name, value in env.items() if name not in NOT_FOR_HOSTS}
     # Two slots at least, so that a data-parallel job has a place. A GPU is used when DEVICES says so.
-    for_hosts.setdefault("DEVICES", f"cpu:{max(2, os.cpu_count() or 1)}")
+    if not for_hosts.get("DEVICES"):
+        for_hosts["DEVICES"] = f"cpu:{max(2, os.cpu_count() or 1)}"
     python = sys.executable
+    listen = ["--host", address, "--port", str(port)]
+    uvicorn = ["uvicorn", "webapp.asgi:application", "--timeout-graceful-shutdown", "3", "--lifespan", "off"]
     found = []
     if not os.environ.get("REDIS_URL"):
         found.append(Part("redis", embedded_redis.command(data_dir), env, 5.0))
     found += [
         Part("controller", [python, "manage.py", "controller"], env),
-        Part(
-            "web",
-            [
-                python,
-                "-m",
-                "uvicorn",
-                "webapp.asgi:application",
-                "--host",
-                address,
-                "--port",
-                str(port),
-                "--timeout-graceful-shutdown",
-                "3",
-                "--no-server-header",
-            ],
-            env,
-            8.0,
-        ),
+        Part("web", [python, "-m", *uvicorn, *listen, "--no-server-header"], env, 8.0),
         Part("worker", [python, "-m", "workers"], for_hosts),
     ]
     return found
@@ -265,11 +251,12 @@ def rotate(log: Path) -> None:
 def processes_of(data_dir: Path, scratch_root: Path) -> dict[int, str]:
     """pid -> command line of every live process of this installation except our own, descendants included.
 
-    Supervisors and ranks are detached and some have an environment of their own, so a run folder among
-    a Python's arguments marks them as well.
+    Supervisors hide their environment and ranks have one of their own: these are known by a run folder among a
+    Python's arguments, or by the name of an attempt whose folder is here.
     """
     mark = f"{MARK}={data_dir}".encode()
-    runs = os.fsencode(scratch_root / "attempts") + b"/"
+    attempts = scratch_root / "attempts"
+    runs = os.fsencode(attempts) + b"/"
     parents: dict[int, int] = {}
     commands: dict[int, str] = {}
     marked = set()
@@ -294,7 +281,7 @@ def processes_of(data_dir: Path, scratch_root: Path) -> dict[int, str]:
             environment = (entry / "environ").read_bytes().split(b"\0")
         except OSError:  # someone else's
             continue
-        if mark in environment:
+        if mark in environment or _is_of_attempt(environment, attempts):
             marked.add(pid)
     found = {}
     for pid in parents:
@@ -304,6 +291,12 @@ def processes_of(data_dir: Path, scratch_root: Path) -> dict[int, str]:
         if ancestor in marked and pid != os.getpid():
             found[pid] = commands[pid]
     return found
+
+
+def _is_of_attempt(environment: list[bytes], attempts: Path) -> bool:
+    prefix = b"EVENKEEL_ATTEMPT="
+    names = [line.removeprefix(prefix).split(b"/")[0] for line in environment if line.startswith(prefix)]
+    return any(name and (attempts / os.fsdecode(name)).is_dir() for name in names)
 
 
 def run_processes(data_dir: Path, scratch_root: Path) -> dict[int, str]:
