@@ -250,6 +250,10 @@ class Placement(models.Model):
     devices = models.JSONField()
     sent_at = models.DateTimeField(null=True, blank=True)  # the start message
     claimed_at = models.DateTimeField(null=True, blank=True)  # the supervisor's word
+    running_at = models.DateTimeField(null=True, blank=True)  # every rank of the node is ready
+    verdict = models.JSONField(default=dict)  # what "ended" said
+    complete_bytes = models.JSONField(default=dict)  # what "complete" said: "<rank>/<kind>" -> bytes
+    complete_said = models.BooleanField(default=False)
     ended_at = models.DateTimeField(null=True, blank=True)
     released_at = models.DateTimeField(null=True, blank=True)
     # After a lost lease the devices are in quarantine until the host reports without this attempt.
@@ -378,6 +382,7 @@ class StepTail(models.Model):
     rank = models.IntegerField()
     start = models.BigIntegerField()
     count = models.PositiveIntegerField()
+    last_step = models.BigIntegerField()  # the greatest
     body = models.BinaryField()
     # The charted fields of the same lines, ready for numpy: see jobs/steps/packed.py.
     packed = models.BinaryField()
@@ -416,7 +421,7 @@ class StepLevel(models.Model):
 
 
 class LogChunk(models.Model):
-    """A stretch of a rank's output at its byte offset."""
+    """A stretch of a rank's output at its byte offset: see jobs/logs.py."""
 
     attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="+")
     rank = models.IntegerField()

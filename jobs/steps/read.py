@@ -34,7 +34,8 @@ def records(attempt: Attempt, rank: int, after_step: int = 0, limit: int | None 
 
 def _parts(attempt: Attempt, rank: int, after_step: int) -> Iterator[list[bytes]]:
     # The tail first: what is sealed in the meantime is then not missed, and not read twice either.
-    tail = list(StepTail.objects.filter(attempt=attempt, rank=rank).order_by("start").values_list("start", "body"))
+    rows = StepTail.objects.filter(attempt=attempt, rank=rank, last_step__gt=after_step)
+    tail = list(rows.order_by("start").values_list("start", "body"))
     blocks = StepBlock.objects.filter(attempt=attempt, rank=rank, last_step__gt=after_step)
     if tail:
         blocks = blocks.filter(index__lt=tail[0][0] // block.BLOCK)

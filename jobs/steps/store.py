@@ -23,8 +23,20 @@ MOST_ROWS = 64
 def append(attempt: int, rank: int, start: int, body: bytes, matrix: packed.Matrix) -> None:
     """Whole lines as one row of the tail; `start` is the number of records before them."""
     StepTail.objects.create(
-        attempt_id=attempt, rank=rank, start=start, count=len(matrix), body=body, packed=packed.to_bytes(matrix)
+        attempt_id=attempt,
+        rank=rank,
+        start=start,
+        count=len(matrix),
+        last_step=_steps(matrix)[1],
+        body=body,
+        packed=packed.to_bytes(matrix),
     )
+
+
+def _steps(matrix: packed.Matrix) -> tuple[int, int]:
+    """Least and greatest step; 0, 0 if there is no record."""
+    step = matrix[(packed.bits(matrix) & packed.INVALID) == 0, packed.STEP]
+    return (int(step.min()), int(step.max())) if len(step) else (0, 0)
 
 
 @dataclass(frozen=True)
@@ -81,11 +93,11 @@ class _Sealed:
     @classmethod
     def of(cls, lines: list[bytes], matrix: packed.Matrix, start: int) -> _Sealed:
         values, _ = packed.parse(b"\n".join(lines) + b"\n")
-        valid = matrix[(packed.bits(matrix) & packed.INVALID) == 0, packed.STEP]
+        first_step, last_step = _steps(matrix)
         return cls(
             start=start,
-            first_step=int(valid.min()) if len(valid) else 0,
-            last_step=int(valid.max()) if len(valid) else 0,
+            first_step=first_step,
+            last_step=last_step,
             body=block.seal(lines, values),
             levels=levels.of_block(matrix, start),
         )
