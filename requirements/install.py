@@ -12,8 +12,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 
 NEEDED_BYTES = 4 * 2**30
+last_shown = [0.0]
+PACKAGE = r"(?:Collecting|Requirement already satisfied:) (\S+)"
 
 
 def make_venv(folder):
@@ -58,9 +61,9 @@ def install(locks):
             output.append(line)
             if line.startswith("Ignoring "):
                 total -= 1
-            elif line.startswith(("Collecting ", "Requirement already satisfied: ")):
+            elif re.match(PACKAGE, line):
                 seen += 1
-                progress("   %d of %d  %s" % (seen, total, re.sub(r" .*", "", line.split(": ")[-1].split(None, 1)[-1])))
+                progress("   %d of %d  %s" % (seen, total, re.match(PACKAGE, line).group(1)))
             elif line.startswith("Installing collected packages:"):
                 before = installed()
         elif before:
@@ -71,7 +74,8 @@ def install(locks):
             "\n" + "".join(output[-20:]) + "Installing the packages failed, see above; “make setup” goes on from here."
         )
     progress("   %d packages" % seen)
-    print(flush=True)
+    if sys.stdout.isatty():
+        print(flush=True)
 
 
 def installed():
@@ -79,10 +83,12 @@ def installed():
 
 
 def progress(text):
+    """On a terminal one line that changes, elsewhere a line every few seconds."""
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns - 1
         print("\r" + text[:width].ljust(width), end="", flush=True)
-    else:
+    elif time.monotonic() - last_shown[0] > 5:
+        last_shown[0] = time.monotonic()
         print(text, flush=True)
 
 
