@@ -10,7 +10,8 @@ A script is a list of commands; one with `"rank": r` is for that rank only:
     {"do": "log", "text": "…"}           a line on stdout
     {"do": "write", "stream": "steps", "text": "…"}   bytes as they are, with no newline: a torn tail
     {"do": "evaluate", "metrics": {"accuracy": 0.8}}
-    {"do": "checkpoint"}                 rank 0: an announced checkpoint; "corrupt": true damages a file of it
+    {"do": "checkpoint"}                 rank 0: an announced checkpoint; "corrupt": true damages a file of it,
+                                         "stall": true makes reading it hang, as a stalled mount would
     {"do": "artifact", "name": "model"}  rank 0: an announced artefact
     {"do": "child"}                      a process that survives its parent and its session
     {"do": "outcome", "reason": "non_finite", "detail": "…"}   ends on purpose
@@ -128,7 +129,7 @@ class Trainer:
                 best=best,
             )
 
-    def do_checkpoint(self, corrupt: bool = False, good: bool = True, bytes: int = 1000) -> None:
+    def do_checkpoint(self, corrupt: bool = False, good: bool = True, bytes: int = 1000, stall: bool = False) -> None:
         if self.rank != 0:
             return
         target = self.folder.checkpoint(self.step)
@@ -144,6 +145,9 @@ class Trainer:
         temporary.rename(target)
         if corrupt:
             (target / "weights.bin").write_bytes(content[:-1] + b"!")
+        if stall:
+            (target / "weights.bin").unlink()
+            os.mkfifo(target / "weights.bin")
         path = str(target.relative_to(self.folder.path))
         self.say(
             "checkpoint",

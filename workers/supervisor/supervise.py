@@ -31,8 +31,6 @@ TICK_S = 0.05
 # What Paddle's launcher gives the other ranks when one failed.
 OTHERS_S = 3.0
 LOCK_PATIENCE_S = 2.0
-# A stalled shared storage keeps a cancelled attempt no longer than this.
-CANCELLED_PUBLISH_S = 10.0
 LOG_TAIL_BYTES = 64 * 2**10
 
 # Stages of state.json after which nothing is left to do in a run folder.
@@ -311,7 +309,7 @@ class Supervisor:
         deadline = time.monotonic() + self.config.publish_bound_s
         while self.publisher.busy and time.monotonic() < deadline:
             if self.lifeline.control.leave in (Request.CANCEL, Request.SUPERSEDE):
-                deadline = min(deadline, time.monotonic() + CANCELLED_PUBLISH_S)
+                deadline = min(deadline, time.monotonic() + self.spec.grace_s)
             time.sleep(TICK_S)
         self.publisher.finish()
 

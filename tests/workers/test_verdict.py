@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from workers.contract.messages import Request
+from workers.contract.states import EndReason
+from workers.supervisor.verdict import Facts, RankExit, first_to_fail, judge, last_error
+
+
+def exit_of(rank: int, code: int, clock: float = 0.0, *, consequence: bool = False, tail: str = "") -> RankExit:
+    """`code` below 0 is minus a signal."""
+    ended = (code, None) if code >= 0 else (None, -code)
+    return RankExit(rank, 100 + rank, *ended, clock, consequence, tail)
+
+
+def outcome(reason: str, rank: int = 0, at: str = "2026-01-01") -> dict[str, Any]:
+    return {"end_reason": reason, "detail": "said so", "rank": rank, "step": 9, "at": at}
+
+
+def verdict(*exits: RankExit, world: int = 2, **facts: Any) -> EndReason:
+    return judge(
+        Facts(world=list(range(world)), exits={exit.rank: exit for exit in exits}, any_ready=True, **facts)
+    ).reason
+
+
+def test_the_earliest_to_fail_on_purpose_is_heard_first() -> None:
+    outcomes = {0: outcome("trainer_error", 0, "2026-01-02"), 1: outcome("non_finite", 1, "2026-01-01")}
+    found = judge(Facts(world=[0, 1], exits={0: exit_of(0, -6)}, outcomes=outcomes, request=Request.CANCEL))
+    assert (found.reason, found.rank, found.step, found.detail) == (EndReason.NON_FINITE, 1, 9, "said so")
+
+
+def test_success_of_one_rank_does_not_hide_the_crash_of_another() -> None:
+    assert verdict(exit_of(0, 0), exit_of(1, -9), outcomes={0: outcome("completed")}) is EndReason.CRASHED_BY_SIGNAL
+
+
+def test_a_crash_after_the_outcome_was_written_changes_nothing() -> None:
+    outcomes = {0: outcome("completed"), 1: outcome("completed", 1)}
+    assert verdict(exit_of(0, 0), exit_of(1, -6), outcomes=outcomes) is EndReason.COMPLETED
+
+
+def test_ranks_that_all_exit_with_zero_have_completed() -> None:
+    assert verdict(exit_of(0, 0), exit_of(1, 0)) is EndReason.COMPLETED
+    assert verdict(exit_of(0, 0), exit_of(1, 0), request=Request.FINISH) is EndReason.FINISHED_EARLY
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (Request.CANCEL, EndReason.CANCELLED),
+        (Request.PAUSE, EndReason.PAUSED),
+        (Request.DRAIN, EndReason.DRAINED),
+        (Request.SUPERSEDE, EndReason.SUPERSEDED),
+        # To finish needs an evaluation and an export: a crash meanwhile is a crash.
+        (Request.FINISH, EndReason.CRASHED_BY_SIGNAL),
+    ],
+)
+def test_a_request_explains_ranks_that_died(request_: Request, reason: EndReason) -> None:
+    assert verdict(exit_of(0, -9), exit_of(1, -9), request=request_) is reason
+
+
+def test_what_the_supervisor_imposed_comes_before_the_request() -> None:
+    imposed = (EndReason.TIME_LIMIT, "over")
+    assert verdict(imposed=imposed, request=Request.CANCEL) is EndReason.TIME_LIMIT
+
+
+def test_first_to_fail_is_by_time_but_aborts_come_last() -> None:
+    exits = {0: exit_of(0, -6, 1.0), 1: exit_of(1, 1, 2.0), 2: exit_of(2, 1, 3.0), 3: exit_of(3, -9, 0.0)}
+    assert first_to_fail(exits) == exits[3]
+    del exits[3]
+    assert first_to_fail(exits) == exits[1]
+    assert first_to_fail({0: exits[0]}) == exits[0]
+    assert first_to_fail({0: exit_of(0, -9, consequence=True), 1: exit_of(1, 0)}) is None
+
+
+def test_the_kernel_may_have_killed_for_want_of_memory() -> None:
+    facts = Facts(world=[0], exits={0: exit_of(0, -9)}, any_ready=True, oom_kills=1)
+    assert "out-of-memory killer" in judge(facts).detail
+    assert "out-of-memory" not in judge(Facts(world=[0], exits={0: exit_of(0, -9)}, any_ready=True)).detail
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("MemoryError", EndReason.OUT_OF_MEMORY),
+        ("ResourceExhaustedError: Out of memory error on GPU 0.", EndReason.OUT_OF_MEMORY),
+        ("OSError: [Errno 28] No space left on device: 'x'", EndReason.DISK_FULL),
+        ("ValueError: nope", EndReason.TRAINER_ERROR),
+    ],
+)
+def test_the_last_exception_tells_the_reason(line: str, reason: EndReason) -> None:
+    tail = f'Traceback (most recent call last):\n  File "x.py", line 1\n{line}\n'
+    assert verdict(exit_of(0, 1, tail=tail), world=1) is reason
+
+
+def test_a_dead_launcher_and_a_failed_one_are_told_apart() -> None:
+    killed = Facts(world=[0], launcher_exit=-int(signal.SIGKILL), exits={0: exit_of(0, -9, consequence=True)})
+    assert judge(killed).reason is EndReason.CRASHED_BY_SIGNAL
+    failed = judge(Facts(world=[0], launcher_exit=1, launcher_tail="ModuleNotFoundError: No module named 'paddle'\n"))
+    assert failed.reason is EndReason.LAUNCH_FAILED
+    assert "No module named 'paddle'" in failed.detail
+
+
+def test_last_error_prefers_an_exception_and_is_never_long() -> None:
+    assert last_error("a.b.FooError: bad\nfinal words\n") == "a.b.FooError: bad"
+    assert last_error("one\ntwo\n\n") == "two"
+    assert last_error("") == ""
+    assert len(last_error("x" * 1000)) == 500
