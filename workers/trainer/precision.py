@@ -93,7 +93,7 @@ class LossScaler(paddle.amp.GradScaler):  # type: ignore[misc]
     def update(self) -> None:
         super().update()
         if self.value is not None:
-            self._set(float(self._scale))
+            self._set(self._scale.item())
 
     def state(self) -> dict[str, Any] | None:
         if self.value is None:

@@ -27,6 +27,12 @@ def source(context: Context) -> str | None:
     if settings.source is ModelSource.FOLDER:
         return str(_below_a_root(settings.folder))
     name: str = settings.name
+    if os.environ.get("HUB_ALLOWED") != "true":
+        raise TrainingFailed(
+            EndReason.MODEL_UNAVAILABLE,
+            f"This host does not fetch models, so “{name}” is not to be had: its staff can set HUB_ALLOWED=true, "
+            "or put the model's PaddleNLP folder below one of its model roots for jobs that start from “folder”.",
+        )
     if not _HUB_NAME.fullmatch(name) or ".." in name or Path(name).exists():
         raise TrainingFailed(EndReason.MODEL_UNAVAILABLE, f"“{name}” is not a name that a hub can know.")
     return name
@@ -78,7 +84,7 @@ def build(settings: TextClassificationSettings, pretrained: str | None, vocabula
 
 
 def _below_a_root(folder: str) -> Path:
-    roots = [Path(root).resolve() for root in os.environ.get("MODEL_ROOTS", "").split(":") if root]
+    roots = [Path(root).resolve() for root in os.environ.get("MODEL_ROOTS", "").split(",") if root]
     if not roots:
         raise TrainingFailed(
             EndReason.MODEL_UNAVAILABLE, "This host has no model roots: its MODEL_ROOTS names no folder."
@@ -99,13 +105,13 @@ def _checked(path: Path, what: str) -> Path:
     if not any(path.glob("*.safetensors")) and not ((path / PICKLED).exists() and _pickle_allowed()):
         raise TrainingFailed(
             EndReason.MODEL_UNAVAILABLE,
-            f"{what} has no {SAFE}. Pickled weights ({PICKLED}) are read only where the host's staff has set ALLOW_PICKLE_MODELS=1.",
+            f"{what} has no {SAFE}. Pickled weights ({PICKLED}) are read only where the host's staff has set ALLOW_PICKLE_MODELS=true.",
         )
     return path
 
 
 def _pickle_allowed() -> bool:
-    return os.environ.get("ALLOW_PICKLE_MODELS", "") == "1"
+    return os.environ.get("ALLOW_PICKLE_MODELS") == "true"  # as the supervisor writes it
 
 
 def _from_pretrained(what: Any, name: str, **options: Any) -> Any:

@@ -1,0 +1,255 @@
+"""Run folders with a small dataset of real Chinese characters, and real ranks to train on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workers.contract import records
+from workers.contract.messages import AttemptSpec, CheckpointRef, Control, DatasetRef
+from workers.recipes.text_classification.settings import TextClassificationSettings
+from workers.run_folder import RunFolder, atomic_write_json
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import paddle
+    import paddlenlp.transformers  # noqa: F401
+
+paddle.set_device("cpu")
+
+# One forward pass takes a few milliseconds at these sizes.
+TINY = {
+    "model": {"hidden_size": 16, "layers": 1, "heads": 2, "vocabulary_size": 100},
+    "data": {"max_length": 16},
+    "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
+    "optimizer": {"learning_rate": 1e-3},
+}
+GOOD, BAD, OTHER = "好喜欢美妙", "坏讨厌丑差", "的一是在不了有和人这中大为上个国我以要他"
+
+
+def settings(**changes: dict[str, Any]) -> TextClassificationSettings:
+    merged = {group: {**TINY.get(group, {}), **changes.get(group, {})} for group in TINY.keys() | changes.keys()}
+    return TextClassificationSettings.model_validate(merged)
+
+
+def write_dataset(folder: Path, train: int = 64, dev: int = 21, **columns: dict[int, Any]) -> None:
+    """Rows whose label follows from the characters. `columns`: name -> {training row, from 1: value}; all others get 1.0."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(7)
+    for split, count in (("train", train), ("dev", dev)):
+        with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
+            for number in range(1, count + 1):
+                label = draw.choice(["neg", "pos"])
+                words = draw.choices(OTHER, k=draw.randint(2, 10)) + draw.choices(GOOD if label == "pos" else BAD, k=2)
+                draw.shuffle(words)
+                row: dict[str, Any] = {"text": "".join(words), "label": label}
+                for name, values in columns.items():
+                    row[name] = values.get(number, 1.0) if split == "train" else 1.0
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+@dataclass
+class Attempt:
+    """A run folder, and what was written into it."""
+
+    folder: RunFolder
+    world: int
+    exit_codes: list[int]
+
+    def steps(self, rank: int = 0) -> list[dict[str, Any]]:
+        path = self.folder.steps(rank)
+        return [records.decode(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+    def events(self, kind: str, rank: int = 0) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.folder.events(rank).read_bytes().splitlines()]
+        return [line for line in lines if line["kind"] == kind]
+
+    def outcome(self, rank: int = 0) -> dict[str, Any]:
+        assert self.folder.outcome(rank).exists(), self.log(rank)
+        return json.loads(self.folder.outcome(rank).read_text())
+
+    def log(self, rank: int = 0) -> str:
+        return self.folder.log(rank).read_text()[-4000:]
+
+    def checkpoints(self) -> list[Path]:
+        return sorted(self.folder.checkpoints.glob("step-*"))
+
+    def final(self, name: str = "model") -> dict[str, Any]:
+        """Arrays of the newest checkpoint."""
+        from safetensors.numpy import load_file
+
+        return load_file(self.checkpoints()[-1] / f"{name}.safetensors")
+
+    def state(self) -> dict[str, Any]:
+        return json.loads((self.checkpoints()[-1] / "state.json").read_text())
+
+    def ask(self, control: Control) -> None:
+        atomic_write_json(self.folder.control, control.model_dump(mode="json"))
+
+
+class Zygote:
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.workers.trainer.zygote"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())},
+        )
+        assert self._answer() == "ready"
+
+    def ask(self, request: dict[str, Any]) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return int(self._answer())
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            if line[:1] in '"-0123456789':  # else: something that Paddle prints
+                return json.loads(line)
+        raise AssertionError("the zygote died")
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    zygote = Zygote()
+    yield zygote
+    zygote.close()
+
+
+class Ranks:
+    """Ranks at work on one run folder."""
+
+    def __init__(self, zygote: Zygote, attempt: Attempt, environment: dict[str, str]) -> None:
+        self.zygote, self.attempt = zygote, attempt
+        holders = [socket.socket() for _ in range(attempt.world + 1)]
+        for holder in holders:
+            holder.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{holder.getsockname()[1]}" for holder in holders]
+        for holder in holders:
+            holder.close()
+        self.pids = [
+            zygote.ask(
+                {
+                    "folder": str(attempt.folder.path),
+                    "log": str(attempt.folder.log(rank)),
+                    "environment": {
+                        "PADDLE_TRAINER_ID": str(rank),
+                        "PADDLE_TRAINERS_NUM": str(attempt.world),
+                        "PADDLE_TRAINER_ENDPOINTS": ",".join(addresses[1:]),
+                        "PADDLE_CURRENT_ENDPOINT": addresses[1 + rank],
+                        "PADDLE_MASTER": addresses[0],
+                        "PADDLE_DISTRI_BACKEND": "gloo",
+                        **environment,
+                    },
+                }
+            )
+            for rank in range(attempt.world)
+        ]
+
+    def wait(self) -> Attempt:
+        self.attempt.exit_codes[:] = [self.zygote.ask({"wait": pid}) for pid in self.pids]
+        return self.attempt
+
+    def until_step(self, step: int, timeout_s: float = 30) -> Ranks:
+        deadline = time.monotonic() + timeout_s
+        while not (self.attempt.folder.steps(0).exists() and len(self.attempt.steps()) >= step):
+            assert time.monotonic() < deadline, self.attempt.log()
+            time.sleep(0.01)
+        return self
+
+    def kill(self) -> Attempt:
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+        return self.wait()
+
+
+Start = Callable[..., Ranks]
+
+
+def make_attempt(
+    path: Path,
+    dataset: Path,
+    *,
+    world: int = 1,
+    start_from: Path | None = None,
+    **changes: dict[str, Any],
+) -> Attempt:
+    folder = RunFolder(path)
+    folder.make()
+    folder.dataset.symlink_to(dataset)
+    reference = None
+    if start_from is not None:
+        shutil.copytree(start_from, folder.start)
+        state = json.loads((start_from / "state.json").read_text())
+        reference = CheckpointRef(key="k", step=state["step"], applied=state["applied"])
+    spec: dict[str, Any] = {
+        "attempt": "0f" * 16,
+        "job": 1,
+        "number": 1,
+        "name": "test",
+        "recipe": "text_classification",
+        "settings": settings(**changes).model_dump(mode="json"),
+        "dataset": DatasetRef(id=1, name="words", key="k", content_hash="h", splits={}, labels=["neg", "pos"]),
+        "start_from": reference,
+        "devices": list(range(world)),
+    }
+    folder.spec.write_text(AttemptSpec.model_validate(spec).model_dump_json())
+    return Attempt(folder, world, [])
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    write_dataset(tmp_path / "words")
+    return tmp_path / "words"
+
+
+@pytest.fixture
+def begin(zygote: Zygote, tmp_path: Path, dataset: Path) -> Start:
+    """Start ranks: begin("name", world=2, training={…}) -> Ranks."""
+
+    def begin(
+        name: str,
+        *,
+        world: int = 1,
+        data: Path | None = None,
+        environment: dict[str, str] | None = None,
+        **changes: Any,
+    ) -> Ranks:
+        changes = {("data" if group == "columns" else group): value for group, value in changes.items()}
+        attempt = make_attempt(tmp_path / name, data or dataset, world=world, **changes)
+        return Ranks(zygote, attempt, environment or {})
+
+    return begin
+
+
+@pytest.fixture
+def train(begin: Start) -> Callable[..., Attempt]:
+    """Train to the end: train("name", world=2, training={…}) -> Attempt."""
+
+    def train(name: str, **options: Any) -> Attempt:
+        return begin(name, **options).wait()
+
+    return train
