@@ -129,16 +129,16 @@ class Host:
         start_attempt(spec, self.config)
         return Attempt(self, spec)
 
-    def leftovers(self) -> list[int]:
+    def leftovers(self, spec: AttemptSpec) -> list[int]:
+        """Processes of a node of an attempt, wherever they hang in the tree."""
+        marker = f"{processes.MARKER}={spec.attempt}/{spec.node}".encode()
         found = []
-        for spec in self.specs:
-            marker = f"{processes.MARKER}={spec.attempt}/".encode()
-            for entry in Path("/proc").iterdir():
-                try:
-                    if entry.name.isdigit() and marker in (entry / "environ").read_bytes():
-                        found.append(int(entry.name))
-                except OSError:
-                    continue
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and marker in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
         return found
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class Attempt:
         """Wait until all is stored and the supervisor is gone; the line that says how it ended."""
         self.until("complete", timeout_s)
         eventually(lambda: not is_locked(self.folder.lock), what="the supervisor leaves")
-        assert self.host.leftovers() == []
+        assert self.host.leftovers(self.spec) == []
         return self.one("ended")
 
     def ask(self, leave: Request | None = None, checkpoint: int = 0) -> None:
