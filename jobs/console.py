@@ -32,53 +32,60 @@ class Console:
         return [*self._events(), *self._progress()]
 
     def _events(self) -> Iterator[str]:
-        new = JobEvent.objects.filter(pk__gt=self._last_event).select_related("job", "attempt").order_by("pk")
+        new = JobEvent.objects.filter(pk__gt=self._last_event).select_related("job").order_by("pk")
         for event in new.filter(job=self.job) if self.job else new:
             self._last_event = event.pk
-            yield event_line(event)
+            line = event_line(event)
+            if line:
+                yield line
 
     def _progress(self) -> Iterator[str]:
-        running = Attempt.objects.on_host()
+        running = Attempt.objects.on_host().filter(attempted__gt=0).select_related("start_from")
         now = time.monotonic()
         for attempt in running.filter(job=self.job) if self.job else running:
             when, what = self._told.get(attempt.pk, (now - PROGRESS_S, ""))
             line = progress_line(attempt)
-            # A new stage of the start is told at once, progress every few seconds and only if there was any.
-            if line != what and (attempt.attempted == 0 or now - when >= PROGRESS_S):
+            if line != what and now - when >= PROGRESS_S:
                 self._told[attempt.pk] = (now, line)
                 yield line
 
 
 def event_line(event: JobEvent) -> str:
-    parts = [f"job {event.job_id}", _event_words(event)]
-    if event.step is not None:
-        parts.append(f"step {event.step}")
-    if event.rank is not None and event.rank >= 0:
-        parts.append(f"rank {event.rank}")
-    if event.message:
-        parts.append(event.message)
-    if event.actor_name:
-        parts.append(f"by {event.actor_name}")
-    return " · ".join(parts)
+    """ "" for what other lines say as well."""
+    words = _words(event)
+    if not words:
+        return ""
+    step = f"step {event.step} · " if event.step is not None and event.kind not in ("attempt", "status") else ""
+    by = f" · by {event.actor_name}" if event.kind in ("attempt", "request") and event.actor_name else ""
+    return f"job {event.job_id} · {step}{words}{by}"
 
 
-def _event_words(event: JobEvent) -> str:
-    if event.kind == "attempt":
-        return f"“{event.job.name}” attempt {event.data.get('number', '?')} queued"
-    if event.kind == "status":
-        reason = f" ({EndReason(event.reason).sentence})" if event.reason else ""
-        return f"{event.new}{reason}"
-    if event.kind == "request":
-        return f"asked to {event.reason}"
-    if event.kind == "evaluation":
-        return f"evaluation {metrics_words(event.data.get('metrics') or {})}".rstrip()
-    return event.kind.replace("_", " ")
+def _words(event: JobEvent) -> str:
+    data = event.data
+    match event.kind:
+        case "attempt":
+            return f"“{event.job.name}” attempt {data.get('number')} queued"
+        case "status" if event.reason:
+            return " ".join(filter(None, (f"{event.new}: {EndReason(event.reason).sentence}", event.message)))
+        case "status":
+            return f"{event.new} {event.message}".rstrip()
+        case "request":
+            return f"asked to {event.reason}"
+        case "evaluation":
+            return f"evaluation: {metrics_words(data.get('metrics') or {})}"
+        case "scale":
+            return f"loss scale {data.get('old')} → {data.get('new')}"
+        case "checkpoint_published":
+            return "checkpoint stored"
+        case "outcome" | "checkpoint" | "artifact":
+            return ""
+        case "rank_exit" if not data.get("first"):
+            return ""
+    return event.message or event.kind.replace("_", " ")
 
 
 def progress_line(attempt: Attempt) -> str:
     record = attempt.newest_record
-    if not attempt.attempted or not record:
-        return f"job {attempt.job_id} · {attempt.stage or attempt.status}"
     start = attempt.start_from
     done = progress(
         status=attempt.status,
