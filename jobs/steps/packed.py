@@ -87,3 +87,10 @@ def from_bytes(body: bytes) -> Matrix:
 
 def bits(matrix: Matrix) -> npt.NDArray[np.int64]:
     return matrix[:, BITS].astype(np.int64)
+
+
+def unreadable(lines: int) -> Matrix:
+    """The matrix of so many lines that no one could make sense of."""
+    matrix = np.full((lines, WIDTH), np.nan)
+    matrix[:, BITS] = INVALID
+    return matrix

@@ -1,0 +1,105 @@
+"""Which queued attempt goes where: by priority, then by age; all its nodes at once, or none.
+
+An attempt goes to GPU hosts if there are any, else to CPU hosts, and never to both. One that must wait for
+devices keeps for itself the hosts it could use, so that smaller ones behind it do not starve it; one that
+is too large for every host there is holds nobody up.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from jobs import services
+from jobs.models import Attempt, DeviceHold, Host, Placement
+from workers.contract.states import Status
+
+logger = logging.getLogger(__name__)
+
+# A host that has refused an attempt (a device is still locked there) is not asked again at once.
+REFUSED_S = 15.0
+
+
+@dataclass
+class Room:
+    """Devices of one kind on one host."""
+
+    host: Host
+    kind: str
+    all: list[int]
+    free: list[int]
+
+
+def run() -> int:
+    """Places what can be placed now; returns how many."""
+    queued = list(Attempt.objects.queued().filter(leave="").select_related("job").order_by("-job__priority", "pk"))
+    if not queued:
+        return 0
+    rooms = _rooms()
+    placed = 0
+    for attempt in queued:
+        candidates = [room for room in rooms if len(room.all) >= attempt.devices_per_node]
+        refused = _refused_by(attempt)
+        ready = [
+            room for room in candidates if len(room.free) >= attempt.devices_per_node and room.host.pk not in refused
+        ]
+        # The fullest first: large gaps stay for large attempts.
+        ready.sort(key=lambda room: (len(room.free), room.host.name))
+        if len(ready) >= attempt.nodes:
+            chosen = [(room, room.free[: attempt.devices_per_node]) for room in ready[: attempt.nodes]]
+            if _place(attempt, chosen):
+                placed += 1
+                for room, devices in chosen:
+                    room.free = [index for index in room.free if index not in devices]
+        elif len(candidates) >= attempt.nodes:
+            rooms = [room for room in rooms if room not in candidates]
+    return placed
+
+
+def _rooms() -> list[Room]:
+    hosts = list(Host.objects.filter(enabled=True))
+    kind = "gpu" if any(device["kind"] == "gpu" for host in hosts for device in host.devices) else "cpu"
+    held = set(DeviceHold.objects.values_list("host_id", "kind", "index"))
+    rooms = []
+    for host in Host.objects.accepting():
+        indices = sorted(device["index"] for device in host.devices if device["kind"] == kind)
+        free = [index for index in indices if (host.pk, kind, index) not in held]
+        rooms.append(Room(host, kind, indices, free))
+    return rooms
+
+
+def _refused_by(attempt: Attempt) -> set[int]:
+    since = timezone.now() - timedelta(seconds=REFUSED_S)
+    return set(attempt.placements.filter(released_at__gt=since).values_list("host_id", flat=True))
+
+
+def _place(attempt: Attempt, chosen: list[tuple[Room, list[int]]]) -> bool:
+    """One transaction. The unique rule of DeviceHold stands behind the choice: who comes second gets nothing."""
+    try:
+        with transaction.atomic():
+            where = ", ".join(f"{room.host.name} ({room.kind} {', '.join(map(str, d))})" for room, d in chosen)
+            if not services.transition(attempt, Status.STARTING, detail=f"On {where}.", actor_name="controller"):
+                return False
+            for node, (room, devices) in enumerate(chosen):
+                # As it is now: a drain may have begun since the host was read.
+                if not Host.objects.select_for_update().accepting().filter(pk=room.host.pk).exists():
+                    raise _TooLate
+                placement = Placement.objects.create(
+                    attempt=attempt, host=room.host, node=node, device_kind=room.kind, devices=devices
+                )
+                DeviceHold.objects.bulk_create(
+                    DeviceHold(placement=placement, host=room.host, kind=room.kind, index=index) for index in devices
+                )
+    except (IntegrityError, _TooLate):
+        attempt.refresh_from_db()
+        return False
+    logger.info("Attempt %s is placed on %s.", attempt, where)
+    return True
+
+
+class _TooLate(Exception):
+    pass

@@ -1,0 +1,311 @@
+"""What supervisors and trainers say, line by line, as rows. Each line is applied once, with its cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from jobs import services
+from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, JobEvent, Placement
+from workers.contract.records import jsonable
+from workers.contract.states import ENDED, EndReason, Status
+
+Line = dict[str, Any]
+
+# Per attempt and kind: a trainer that says the same thing all the time must not fill the table.
+MOST_EVENTS = 2000
+
+
+def apply(attempt: Attempt, rank: int, line: Line, seen: dict[str, int]) -> set[str]:
+    """One line; raises if it is not what the contract says. `seen` counts kinds and is kept with the cursor.
+
+    Returns what changed, for the page.
+    """
+    kind = line["kind"]
+    handler = _HANDLERS.get(kind)
+    if handler is None:
+        raise ValueError(f"unknown kind {str(kind)[:40]!r}")
+    seen[kind] = seen.get(kind, 0) + 1
+    return handler(attempt, rank, line, seen[kind])
+
+
+# --- the supervisor's report ---------------------------------------------------------------
+
+
+def _claimed(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    placement = _placement(attempt, line)
+    placement.claimed_at = timezone.now()
+    placement.save(update_fields=["claimed_at"])
+    if placement.node == 0:
+        versions = line.get("versions") or {}
+        attempt.environment = {"host": line["host"], "devices": line.get("devices"), **versions}
+        Attempt.objects.filter(pk=attempt.pk).update(environment=attempt.environment)
+    return _event(attempt, rank, line, f"{line['host']} has taken the attempt.")
+
+
+def _refused(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    """Nothing was started there. With one node, the attempt may go elsewhere; with several, others may have begun."""
+    placement = _placement(attempt, line)
+    detail = str(line.get("detail") or "")
+    release(placement)
+    changed = _event(attempt, rank, line, f"{line['host']} refused: {detail}")
+    if attempt.status == Status.STARTING and attempt.nodes == 1:
+        services.transition(attempt, Status.QUEUED, detail=f"{line['host']} refused: {detail}", actor_name=_who(rank))
+    elif attempt.status not in ENDED:
+        services.transition(
+            attempt,
+            Status.FAILED,
+            reason=EndReason.LAUNCH_FAILED,
+            detail=f"Node {placement.node} on {line['host']} refused: {detail}",
+            actor_name=_who(rank),
+        )
+    return changed | {"status"}
+
+
+def _started(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    return _event(attempt, rank, line, "The launcher of the ranks was started.")
+
+
+def _running(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    placement = _placement(attempt, line)
+    placement.running_at = timezone.now()
+    placement.save(update_fields=["running_at"])
+    if attempt.status in (Status.STARTING, Status.UNRESPONSIVE) and all_running(attempt):
+        services.transition(attempt, Status.RUNNING, actor_name=_who(rank))
+    return {"status", "events"}
+
+
+def _rank_exit(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    known = {name: line.get(name) for name in ("pid", "exit_code", "signal", "first")}
+    _rank_state(attempt, line["rank"], known | {"ended_at": line["at"]})
+    ended = f"signal {line['signal']}" if line.get("signal") else f"exit code {line.get('exit_code')}"
+    first = ", the first to fail" if line.get("first") else ""
+    return _event(attempt, line["rank"], line, f"Rank {line['rank']} ended with {ended}{first}.", by=rank) | {"ranks"}
+
+
+def _checkpoint_published(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    Checkpoint.objects.update_or_create(
+        attempt=attempt,
+        step=line["step"],
+        defaults={
+            "applied": line["applied"],
+            "key": _key(line["key"]),
+            "bytes": line["bytes"],
+            "files": line["files"],
+            "good": bool(line["good"]),
+            "removed_at": None,
+        },
+    )
+    return _event(attempt, rank, line, "", step=line["step"]) | {"artifacts"}
+
+
+def _artifact_published(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    Artifact.objects.update_or_create(
+        attempt=attempt,
+        name=line["name"],
+        defaults={name: line[name] for name in ("bytes", "sha256", "files")} | {"key": _key(line["key"])},
+    )
+    return _event(attempt, rank, line, f"“{line['name']}” is ready for download.") | {"artifacts"}
+
+
+def _publication_failed(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    return _event(attempt, rank, line, f"A {line['what']} could not be published: {line.get('detail') or ''}")
+
+
+def _torn_tail(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    text = f"The last line of rank {line['rank']}'s {line['stream']} was never finished ({line['bytes']} bytes)."
+    return _event(attempt, line["rank"], line, text, by=rank)
+
+
+def _ended(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    """No process is left on the node. The attempt ends when all its nodes have ended."""
+    placement = _placement(attempt, line)
+    EndReason(line["end_reason"])  # raises for a reason that is not known
+    placement.verdict = {name: line.get(name) for name in ("end_reason", "detail", "rank", "step")}
+    placement.ended_at = timezone.now()
+    placement.save(update_fields=["verdict", "ended_at"])
+    release(placement)
+    conclude(attempt)
+    return {"status", "events"}
+
+
+def _complete(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    placement = _placement(attempt, line)
+    placement.complete_bytes = {str(name): int(size) for name, size in line["bytes"].items()}
+    placement.complete_said = True
+    placement.save(update_fields=["complete_bytes", "complete_said"])
+    return {"status"}
+
+
+# --- the trainer's events ------------------------------------------------------------------
+
+
+def _ready(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    _rank_state(attempt, line["rank"], {"pid": line.get("pid")})
+    return {"ranks"}
+
+
+def _stage(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    text = " ".join(filter(None, (str(line["name"]), str(line.get("detail") or ""))))
+    if rank == 0:
+        Attempt.objects.filter(pk=attempt.pk).update(stage=text[:200])
+    return {"status"} | (_event(attempt, rank, line, text) if rank == 0 and count <= MOST_EVENTS else set())
+
+
+def _plan(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    plan = {name: value for name, value in line.items() if name not in ("kind", "at")}
+    Attempt.objects.filter(pk=attempt.pk).update(plan=jsonable(plan))
+    return {"status"}
+
+
+def _evaluation(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    Evaluation.objects.update_or_create(
+        attempt=attempt,
+        step=line["step"],
+        defaults={
+            "applied": line["applied"],
+            "epoch": line["epoch"],
+            "metrics": jsonable(line["metrics"]),
+            "seconds": float(line["seconds"]),
+            "best": bool(line.get("best")),
+            "at": _at(line),
+        },
+    )
+    return _event(attempt, rank, line, "", step=line["step"]) | {"evaluations"}
+
+
+def _checkpoint(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    how = "" if line.get("good", True) else " It is not good to start from: something in it is not finite."
+    return _event(attempt, rank, line, f"Checkpoint saved on the host.{how}", step=line["step"])
+
+
+def _artifact(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    return _event(attempt, rank, line, f"“{line['name']}” was saved on the host.")
+
+
+def _scale(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    return _event(attempt, rank, line, "", step=line["step"]) if count <= MOST_EVENTS else set()
+
+
+def _note(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    return _event(attempt, rank, line, str(line["text"])) if count <= MOST_EVENTS else set()
+
+
+def _outcome(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    return _event(attempt, rank, line, str(line.get("detail") or ""), reason=EndReason(line["end_reason"]).value)
+
+
+_HANDLERS: dict[str, Callable[[Attempt, int, Line, int], set[str]]] = {
+    "claimed": _claimed,
+    "refused": _refused,
+    "started": _started,
+    "running": _running,
+    "rank_exit": _rank_exit,
+    "checkpoint_published": _checkpoint_published,
+    "artifact_published": _artifact_published,
+    "publication_failed": _publication_failed,
+    "torn_tail": _torn_tail,
+    "ended": _ended,
+    "complete": _complete,
+    "ready": _ready,
+    "stage": _stage,
+    "plan": _plan,
+    "evaluation": _evaluation,
+    "checkpoint": _checkpoint,
+    "artifact": _artifact,
+    "scale": _scale,
+    "note": _note,
+    "outcome": _outcome,
+}
+
+
+def conclude(attempt: Attempt) -> None:
+    """Ends the attempt if all its nodes have ended."""
+    placements = [p for p in attempt.placements.order_by("ended_at") if p.verdict]
+    if attempt.status in ENDED or len(placements) < attempt.nodes:
+        return
+    # A failure brings the other nodes down with it: the first failure is the cause.
+    failed = [p for p in placements if EndReason(p.verdict["end_reason"]).status is Status.FAILED]
+    verdict = (failed or placements)[0].verdict
+    reason = EndReason(verdict["end_reason"])
+    services.transition(
+        attempt,
+        reason.status,
+        reason=reason,
+        detail=str(verdict.get("detail") or ""),
+        step=verdict.get("step"),
+        rank=verdict.get("rank"),
+        actor_name="supervisor",
+    )
+
+
+# --- shared --------------------------------------------------------------------------------
+
+
+def release(placement: Placement) -> None:
+    """The devices are free for others."""
+    placement.holds.all().delete()
+    if placement.released_at is None:
+        placement.released_at = timezone.now()
+    placement.quarantined = False
+    placement.save(update_fields=["released_at", "quarantined"])
+
+
+def all_running(attempt: Attempt) -> bool:
+    return attempt.placements.filter(running_at__isnull=False, released_at__isnull=True).count() == attempt.nodes
+
+
+def _placement(attempt: Attempt, line: Line) -> Placement:
+    """The node's newest: a line of an older one cannot come, since a report is one stream in order."""
+    return attempt.placements.filter(node=line["node"]).latest("pk")
+
+
+def _rank_state(attempt: Attempt, rank: int, known: dict[str, Any]) -> None:
+    states = attempt.rank_states
+    states[str(int(rank))] = states.get(str(int(rank)), {}) | known
+    Attempt.objects.filter(pk=attempt.pk).update(rank_states=states)
+
+
+def _event(
+    attempt: Attempt,
+    rank: int,
+    line: Line,
+    message: str,
+    *,
+    step: int | None = None,
+    reason: str = "",
+    by: int | None = None,
+) -> set[str]:
+    JobEvent.objects.create(
+        job_id=attempt.job_id,
+        attempt=attempt,
+        at=_at(line),
+        kind=str(line["kind"])[:30],
+        reason=reason,
+        actor_name=_who(rank if by is None else by),
+        step=line.get("step") if step is None else step,
+        rank=rank if rank >= 0 else None,
+        message=message,
+        data=jsonable({name: value for name, value in line.items() if name not in ("kind", "at", "files")}),
+    )
+    return {"events"}
+
+
+def _at(line: Line) -> datetime:
+    at = datetime.fromisoformat(str(line["at"]).replace("Z", "+00:00"))
+    return at if at.tzinfo else timezone.make_aware(at)
+
+
+def _who(rank: int) -> str:
+    return f"rank {rank}" if rank >= 0 else "supervisor"
+
+
+def _key(key: Any) -> str:
+    """A folder below STORAGE_ROOT; what a host says must not lead out of it."""
+    text = str(key)
+    if not text or text.startswith("/") or ".." in text.split("/") or "\0" in text:
+        raise ValueError(f"key {text[:100]!r} is not a path below the storage")
+    return text
