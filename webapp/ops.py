@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import redis
-from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from jobs import bus
 from workers.contract.messages import CONTROLLER_KEY
 
 
@@ -28,7 +28,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
     """503 if the database or Redis cannot be reached. A controller that is away is said, but pages still work."""
     checks = {"database": _database(), "redis": "ok", "controller": "ok"}
     try:
-        with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2) as client:
+        with bus.client(timeout_s=2) as client:
             if not client.exists(CONTROLLER_KEY):
                 checks["controller"] = "not seen for a while"
     except redis.RedisError as error:

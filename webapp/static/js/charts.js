@@ -70,6 +70,20 @@ function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+// Of a log scale only whole powers of ten get a line.
+function decades(low, high) {
+  const [from, to] = [Math.round(Math.log10(low)), Math.round(Math.log10(high))];
+  const by = Math.max(1, Math.ceil((to - from) / 6));
+  const lines = [];
+  for (let exponent = from; exponent <= to; exponent += by) lines.push(10 ** exponent);
+  return lines;
+}
+
+function power(exponent) {
+  const raised = (text) => text.replace(/[-0-9]/g, (digit) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(digit)]);
+  return Number.isInteger(exponent) ? `2${raised(String(exponent))}` : `2^${short(exponent)}`;
+}
+
 class Chart {
   constructor(board, element) {
     this.board = board;
@@ -129,7 +143,7 @@ class Chart {
       series.push({ stroke: board.colour(one.number), width: one === board.viewed ? 1.6 : 1.1, alpha: one === board.viewed ? 1 : 0.65, points: { show: false }, spanGaps: false });
       if (this.second && one === board.viewed) {
         const threshold = Boolean(this.element.dataset.threshold);
-        series.push({ stroke: threshold ? css("--warn") : css("--series-3"), width: 1.2, dash: threshold ? [5, 4] : undefined, points: { show: false } });
+        series.push({ stroke: threshold ? css("--clip") : css("--series-3"), width: threshold ? 1.6 : 1.2, dash: threshold ? [5, 4] : undefined, points: { show: false } });
       }
     }
     this.plot = new uPlot({
@@ -143,7 +157,7 @@ class Chart {
       },
       axes: [
         { ...axis, size: 26, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick.toLocaleString("en").replaceAll(",", " ") : "")) },
-        { ...axis, size: 54, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : this.power ? (Number.isInteger(tick) ? `2^${tick}` : "") : short(tick))) },
+        { ...axis, size: 54, ...(this.log ? { splits: (_, __, low, high) => decades(low, high) } : {}), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : this.power ? (Number.isInteger(tick) ? power(tick) : "") : short(tick))) },
       ],
       series,
       cursor: {
@@ -248,7 +262,7 @@ class Chart {
       if (this.element.dataset.threshold) {
         const field = series.fields[this.field];
         const place = new Map(series.marks.clipped.map(([step, count]) => [step, count]));
-        ctx.fillStyle = css("--series-2");
+        ctx.fillStyle = css("--clip");
         for (let i = 0; i < series.step.length; i++) {
           if (!place.has(series.step[i])) continue;
           const y = this.y(field.max[i]);
@@ -310,7 +324,7 @@ class Chart {
     if (viewed.bucket > 1 && finite(field.min[at]) && field.min[at] !== field.max[at]) {
       text += `  [${short(field.min[at])} … ${short(field.max[at])}]`;
     }
-    if (this.power && finite(field.mean[at])) text = `2^${short(Math.log2(field.mean[at]))}`;
+    if (this.power && finite(field.mean[at])) text = power(Math.log2(field.mean[at]));
     this.value.textContent = cursor === null ? text : `${viewed.step[at]}: ${text}`;
   }
 
