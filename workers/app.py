@@ -53,7 +53,11 @@ def start(spec: dict[str, Any]) -> None:
 def _worker_ready(**_: Any) -> None:
     global _threads
     processes.hide_environment()
-    _threads = HostThreads(config)
+    try:
+        _threads = HostThreads(config)
+    except ValueError as error:
+        # Celery only logs what a signal's receiver raises, and a worker without heartbeat is of no use.
+        raise SystemExit(str(error)) from None
     _threads.start()
 
 

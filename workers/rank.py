@@ -25,10 +25,17 @@ def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _write(path: Path, value: dict[str, object]) -> None:
+def _reserve(path: Path) -> Path:
+    """A file of the size of any note, so that writing it needs no space on a disk that is full by then."""
     temporary = path.with_name(f".{path.name}")
-    temporary.write_text(json.dumps(value))
-    temporary.replace(path)
+    temporary.write_bytes(b" " * 512)
+    return temporary
+
+
+def _write(reserved: Path, path: Path, value: dict[str, object]) -> None:
+    with reserved.open("r+b") as file:
+        file.write(json.dumps(value).encode())
+    reserved.replace(path)
 
 
 def main(folder: Path) -> int:
@@ -42,6 +49,8 @@ def main(folder: Path) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     rank = int(os.environ["PADDLE_TRAINER_ID"])
+    process, exit = folder / "processes" / f"rank{rank}.json", folder / "exits" / f"rank{rank}.json"
+    reserved = _reserve(process), _reserve(exit)
     arguments = json.loads((folder / "launch.json").read_text())["trainer"]
     # A session of its own, as the launcher signals the whole group of this process.
     with (folder / "logs" / f"rank{rank}.log").open("ab") as log:
@@ -53,10 +62,11 @@ def main(folder: Path) -> int:
             start_new_session=True,
             preexec_fn=_start_of_trainer,
         )
-    _write(folder / "processes" / f"rank{rank}.json", {"rank": rank, "shim": os.getpid(), "trainer": trainer.pid})
+    _write(reserved[0], process, {"rank": rank, "shim": os.getpid(), "trainer": trainer.pid})
     code = trainer.wait()
     _write(
-        folder / "exits" / f"rank{rank}.json",
+        reserved[1],
+        exit,
         {
             "rank": rank,
             "pid": trainer.pid,

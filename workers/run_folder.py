@@ -67,6 +67,11 @@ class RunFolder:
         return self.path / "control.json"
 
     @property
+    def ballast(self) -> Path:
+        """Takes up space that the supervisor needs if the disk gets full."""
+        return self.path / "ballast"
+
+    @property
     def supervisor_log(self) -> Path:
         """Stdout and stderr of the supervisor. Stays on the host."""
         return self.path / "supervisor.log"

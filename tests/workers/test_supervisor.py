@@ -9,11 +9,13 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.workers.conftest import Attempt, Controller, Host, eventually
+from workers.config import Config
 from workers.contract.messages import TELEMETRY_STREAM, CheckpointRef, DatasetRef, Request
 from workers.run_folder import read_json
 from workers.supervisor import processes
@@ -154,6 +156,28 @@ def test_a_trainer_that_fails_before_it_is_ready_is_named(host: Host) -> None:
     ended = host.start([{"do": "nonsense"}], settings={}).end()
     assert ended["end_reason"] == "trainer_error"
     assert "KeyError" in ended["detail"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_named_though_nothing_can_be_written(
+    host: Host, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRATCH_ROOT", str(small_disk))
+    host.config = Config.from_environment()
+    attempt = host.start([{"do": "steps", "n": 1_000_000}])
+    ended = attempt.end()
+    assert (ended["end_reason"], ended["rank"]) == ("disk_full", 0)
+    assert attempt.one("rank_exit")["exit_code"] == 1
 
 
 def test_the_time_limit_ends_an_attempt(host: Host) -> None:

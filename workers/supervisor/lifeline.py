@@ -36,7 +36,7 @@ class Lifeline:
         self._renewed = time.monotonic()
         self._stop = threading.Event()
         self.stage = "claimed"
-        self.control = Control.model_validate(read_json(folder.control) or {})
+        self.control = self._written = Control.model_validate(read_json(folder.control) or {})
         self._thread = threading.Thread(target=self._run, name="lifeline", daemon=True)
         self._thread.start()
 
@@ -85,6 +85,7 @@ class Lifeline:
         except ValidationError as error:
             print(f"a request that makes no sense: {error}", file=sys.stderr, flush=True)
             return
-        if control != self.control:
+        self.control = control
+        if control != self._written:
             atomic_write_json(self._folder.control, control.model_dump(mode="json"))
-            self.control = control
+            self._written = control

@@ -62,6 +62,9 @@ class Preparation:
                     f"The {what} could not be copied to the host: {error.strerror or error}.",
                 )
                 break
+            except Exception as error:  # noqa: BLE001 - else the attempt would wait for ever
+                self.failure = (EndReason.LAUNCH_FAILED, f"Copying the {what} failed: {type(error).__name__}: {error}")
+                break
         self._finished.set()
 
     def _copy(self, key: str, target: Path, *, verify: bool = False, only: set[str] | None = None) -> None:

@@ -170,12 +170,18 @@ class Relay:
         self._spec = spec
         self._redis = connect(redis_url)
         self._host = host
+        self._acknowledged_at = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
         self._thread.start()
 
     def drained(self) -> bool:
         return all(stream.acked >= stream.end() for stream in self.streams)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since anything was acknowledged."""
+        return time.monotonic() - self._acknowledged_at
 
     def close(self) -> None:
         self._stop.set()
@@ -206,7 +212,7 @@ class Relay:
                 # Less than before: the database went back to an older state.
                 stream.sent = max(stream.base, acked if acked < stream.acked else max(stream.sent, acked))
                 stream.acked = acked
-                stream.progress_at = now
+                stream.progress_at = self._acknowledged_at = now
             elif stream.sent <= stream.acked:
                 stream.progress_at = now
             elif now - stream.progress_at > STALLED_S:

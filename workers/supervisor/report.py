@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from datetime import datetime, timezone
@@ -26,9 +27,15 @@ class Report:
         self.lines: list[dict[str, Any]] = [orjson.loads(line) for line in content[:whole].splitlines()]
 
     def say(self, kind: str, **fields: Any) -> None:
+        """Raises OSError if the disk is full; the file then is as it was."""
         line = {"kind": kind, "at": datetime.now(timezone.utc).isoformat(), **fields}
+        content = records.dumps(line) + b"\n"
         with self._lock:
-            os.write(self._file, records.dumps(line) + b"\n")
+            size = os.fstat(self._file).st_size
+            written = os.write(self._file, content)
+            if written < len(content):
+                os.ftruncate(self._file, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.lines.append(line)
 
     def said(self, kind: str) -> list[dict[str, Any]]:

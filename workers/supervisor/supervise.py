@@ -27,11 +27,17 @@ from workers.supervisor.relay import Relay, ranks_of, sources
 from workers.supervisor.report import Report
 from workers.supervisor.verdict import Facts, RankExit, first_to_fail, judge
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 TICK_S = 0.05
 # What Paddle's launcher gives the other ranks when one failed.
 OTHERS_S = 3.0
 LOCK_PATIENCE_S = 2.0
+# What a controller that has told us to go has not stored by then, it never will.
+UNWANTED_S = 3600.0
 LOG_TAIL_BYTES = 64 * 2**10
+# Given back to a full disk when the ranks are gone, so that their end can still be written down.
+BALLAST_BYTES = 2**20
+FULL_BYTES = 256 * 2**10
 
 # Stages of state.json after which nothing is left to do in a run folder.
 FINAL = ("done", "refused")
@@ -94,7 +100,6 @@ class Supervisor:
         self.world = ranks_of(spec)
         self.began = time.monotonic()
         self.address = host.address(config)
-        self.enter("claimed")
 
         # Everything below is what is known so far.
         self.ended_pids: dict[int, int] = {}
@@ -106,6 +111,7 @@ class Supervisor:
         self.killed: set[int] = set()
         self.imposed: tuple[EndReason, str] | None = None
         self.grace_over = False
+        self.disk_full = False
         self.recovering = False
         self.oom_kills = processes.oom_kills()
 
@@ -125,20 +131,27 @@ class Supervisor:
     # --- the three ways to live ---
 
     def run(self) -> None:
-        self.report.say(
-            "claimed",
-            node=self.spec.node,
-            host=self.config.host_name,
-            pid=os.getpid(),
-            devices=self.spec.devices,
-            versions=host.versions(gpu=self.spec.device_kind == "gpu"),
-        )
         self.connect()
-        self.prepare()
-        if not self.must_stop():
-            self.launch()
-        if self.launcher_pid is not None:
-            self.watch()
+        try:
+            self.enter("claimed")
+            self.take_ballast()
+            self.report.say(
+                "claimed",
+                node=self.spec.node,
+                host=self.config.host_name,
+                pid=os.getpid(),
+                devices=self.spec.devices,
+                versions=host.versions(gpu=self.spec.device_kind == "gpu"),
+            )
+            self.prepare()
+            if not self.must_stop():
+                self.launch()
+            if self.launcher_pid is not None:
+                self.watch()
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            self.imposed = self.imposed or (EndReason.DISK_FULL, f"The disk of {self.config.host_name} is full.")
         self.end()
 
     def recover(self) -> None:
@@ -148,6 +161,7 @@ class Supervisor:
 
     def refuse(self, detail: str | None) -> None:
         """Say that nothing was started; return when the controller knows."""
+        self.enter("refusing")
         if detail is not None:
             self.report.say("refused", node=self.spec.node, host=self.config.host_name, detail=detail)
         streams = [s for s in sources(self.folder, self.spec, 0, self.report_base) if s.kind is Kind.REPORT]
@@ -165,6 +179,10 @@ class Supervisor:
         self.streams = sources(self.folder, self.spec, self.config.log_cap_bytes, self.report_base)
         self.relay = Relay(self.streams, self.spec, redis_url, name)
         self.publisher = Publisher(self.folder, self.spec, self.config.storage_root, self.report)
+
+    def take_ballast(self) -> None:
+        with self.folder.ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
 
     def prepare(self) -> None:
         self.enter("preparing")
@@ -197,8 +215,8 @@ class Supervisor:
         except ValueError as error:
             self.imposed = (EndReason.LAUNCH_FAILED, f"On {self.config.host_name} {error}.")
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            self.imposed = (EndReason.DISK_FULL if full else EndReason.LAUNCH_FAILED, str(error))
+            reason = EndReason.DISK_FULL if error.errno in DISK_FULL else EndReason.LAUNCH_FAILED
+            self.imposed = (reason, str(error))
         else:
             self.launcher_pid = self.launcher.pid
             self.report.say("started", node=self.spec.node, launcher_pid=self.launcher.pid)
@@ -234,15 +252,17 @@ class Supervisor:
             time.sleep(TICK_S)
 
     def end(self) -> None:
-        self.enter("stopping")
+        self.lifeline.stage = "stopping"
         self.stop_processes()
+        self.folder.ballast.unlink(missing_ok=True)
+        self.enter("stopping")
         self.read_events()
         if not self.report.said("ended"):
             self.tell_end()
         if not self.report.said("complete"):
             self.tell_complete()
         self.enter("relaying")
-        while not self.relay.drained():
+        while not self.relay.drained() and not self.is_unwanted():
             time.sleep(TICK_S)
         self.relay.close()
         self.enter("done")
@@ -257,6 +277,8 @@ class Supervisor:
             code = self.ended_pids.get(self.launcher_pid)
             self.launcher.returncode = code
             self.launcher_exit = None if launcher_lives else code
+        disk = os.statvfs(self.folder.path)
+        self.disk_full = disk.f_bavail * disk.f_frsize < FULL_BYTES
 
     def tell_end(self) -> None:
         exits = self.exits()
@@ -313,6 +335,11 @@ class Supervisor:
             time.sleep(TICK_S)
         self.publisher.finish()
 
+    def is_unwanted(self) -> bool:
+        """Whether the controller says that another attempt took over, or that it knows none like this, and stores nothing."""
+        superseded = self.lifeline.control.leave is Request.SUPERSEDE and not self.lifeline.lost
+        return superseded and self.relay.idle_s > UNWANTED_S
+
     # --- what is known ---
 
     def reap(self) -> None:
@@ -366,6 +393,7 @@ class Supervisor:
             launcher_tail=_tail(self.folder.launcher_log),
             any_ready=bool(self.ready),
             oom_kills=processes.oom_kills() - self.oom_kills,
+            disk_full=self.disk_full,
         )
 
     def read_events(self) -> None:

@@ -52,6 +52,8 @@ class Facts:
     """Exit code of the launcher, or minus its signal; None if the supervisor killed it or never started it."""
     launcher_tail: str = ""
     any_ready: bool = False
+    disk_full: bool = False
+    """Then a rank could not even write down why it failed."""
     oom_kills: int = 0
     """Processes the kernel has killed for want of memory while the attempt ran."""
 
@@ -127,6 +129,9 @@ def _from_exit(exit: RankExit, facts: Facts) -> Verdict:
         if exit.signal == signal.SIGABRT and error:
             detail += f"; the last line of its log: {error}"
         return Verdict(EndReason.CRASHED_BY_SIGNAL, f"{detail}.", exit.rank)
+    if facts.disk_full:
+        detail = f"Rank {exit.rank} ended with exit code {exit.exit_code} when the host's disk was full."
+        return Verdict(EndReason.DISK_FULL, detail, exit.rank)
     said = f": {error}" if error else "."
     return Verdict(EndReason.TRAINER_ERROR, f"Rank {exit.rank} ended with exit code {exit.exit_code}{said}", exit.rank)
 
