@@ -24,7 +24,7 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from jobs.models import Attempt
-from jobs.steps import read
+from jobs.steps.read import records as read_records
 from workers.contract.messages import live_channel
 from workers.contract.records import dumps
 
@@ -271,6 +271,6 @@ def _newer(positions: dict[Key, int]) -> tuple[dict[Key, tuple[list[dict[str, An
     attempts = Attempt.objects.in_bulk({attempt for attempt, _ in positions})
     newer: dict[Key, tuple[list[dict[str, Any]], bool]] = {}
     for (pk, rank), position in positions.items():
-        records = read.records(attempts[pk], rank, after_step=position, limit=CATCH_UP + 1) if pk in attempts else []
+        records = read_records(attempts[pk], rank, after_step=position, limit=CATCH_UP + 1) if pk in attempts else []
         newer[pk, rank] = (records, len(records) > CATCH_UP)
     return newer, {pk for pk, _ in positions if pk not in attempts or not is_live(attempts[pk])}

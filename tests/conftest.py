@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from jobs.models import Attempt, Dataset, Job
 
 
+def pytest_configure() -> None:
+    from django.conf import settings
+
+    # Three users per test would otherwise cost a second of hashing; real hashes still verify.
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher", *settings.PASSWORD_HASHERS]
+
+
 class RedisServer:
     """A real server on a socket of its own; `kill` is SIGKILL, and `start` again begins with no data."""
 
@@ -135,3 +142,13 @@ def job(owner: User, dataset: Dataset) -> Job:
 def attempt(job: Job) -> Attempt:
     assert job.newest is not None
     return job.newest
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
+    """SQLite in a file, as in production: in memory, Django's threads would share one cache and lock each other out."""
+    from django.conf import settings
+
+    database = settings.DATABASES["default"]
+    if database["ENGINE"].endswith("sqlite3"):
+        database["TEST"]["NAME"] = str(Path(_data.name) / "test.sqlite3")

@@ -22,19 +22,16 @@ def job_new(request: Asked) -> HttpResponse:
     datasets = Dataset.objects.visible_to(request.user).order_by("name", "-id")
     data = request.POST if request.method == "POST" else None
     form = SettingsForm(recipe, data=data)
-    given = {
-        "name": request.POST.get("name", ""),
-        "dataset": whole_number(request.POST.get("dataset") or request.GET.get("dataset"), 0),
-        "priority": request.POST.get("priority", "0"),
-    }
+    name = request.POST.get("name", "")
+    dataset = whole_number(request.POST.get("dataset") or request.GET.get("dataset"), 0)
     errors: dict[str, str] = {}
     if data is not None:
         try:
             job = services.submit(
                 owner=request.user,
-                name=str(given["name"]),
+                name=name,
                 recipe=recipe.name,
-                dataset=datasets.filter(pk=given["dataset"]).first(),
+                dataset=datasets.filter(pk=dataset).first(),
                 settings=form.raw(),
                 actor=request.user,
             )
@@ -48,7 +45,7 @@ def job_new(request: Asked) -> HttpResponse:
         "recipe": recipe,
         "recipes": list(RECIPES.values()),
         "datasets": datasets,
-        "given": given,
+        "given": {"name": name, "dataset": dataset},
         "errors": errors,
         "failed": data is not None,
     }

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from jobs import services
+from jobs.forms import SettingsForm
+from jobs.models import Attempt, Checkpoint, Job
+from tests.jobs.views.conftest import MINE, People
+from workers.contract.states import EndReason, Status
+from workers.recipes.registry import recipe
+
+
+@pytest.fixture
+def failed(job: Job, attempt: Attempt) -> Job:
+    services.transition(attempt, Status.STARTING)
+    services.transition(attempt, Status.RUNNING)
+    services.transition(attempt, Status.FAILED, reason=EndReason.NON_FINITE, detail="Loss was NaN at step 7.", step=7)
+    return job
+
+
+@pytest.fixture
+def checkpoint(attempt: Attempt) -> Checkpoint:
+    return Checkpoint.objects.create(attempt=attempt, step=5, applied=5, key="checkpoints/x/5", bytes=1, good=True)
+
+
+def filled(job: Job, **changes: str) -> dict[str, str]:
+    assert job.newest is not None
+    data = {}
+    for item in SettingsForm(recipe(job.recipe), initial=job.newest.settings).fields():
+        if item.kind != "checkbox":
+            data[item.name] = item.value
+        elif item.checked:
+            data[item.name] = "on"
+    return data | {name.replace("__", "."): value for name, value in changes.items()}
+
+
+def test_only_the_owner_and_staff_see_the_form(people: People, failed: Job) -> None:
+    assert people.ask(f"/jobs/{failed.pk}/retry/") == MINE
+
+
+def test_only_the_owner_and_staff_may_retry(people: People, failed: Job) -> None:
+    url = f"/jobs/{failed.pk}/retry/"
+    assert people.anonymous.post(url, filled(failed)).status_code == 302
+    assert people.other.post(url, filled(failed)).status_code == 404
+    assert failed.attempts.count() == 1
+    assert people.staff.post(url, filled(failed)).status_code == 302
+    assert failed.attempts.count() == 2
+
+
+def test_a_form_without_token_does_nothing(strict: Client, failed: Job) -> None:
+    assert strict.post(f"/jobs/{failed.pk}/retry/", filled(failed)).status_code == 403
+    assert failed.attempts.count() == 1
+
+
+def test_the_form_shows_the_old_settings_the_reason_and_the_checkpoint(
+    people: People, failed: Job, checkpoint: Checkpoint
+) -> None:
+    page = people.owner.get(f"/jobs/{failed.pk}/retry/").text
+    assert "Loss was NaN at step 7." in page
+    assert "step 5 of attempt 1" in page
+    assert 'name="optimizer.learning_rate" value="5e-5"' in page
+
+
+def test_a_retry_is_a_new_attempt_with_who_asked_and_what_changed(
+    people: People, failed: Job, checkpoint: Checkpoint, owner: User
+) -> None:
+    data = filled(failed, optimizer__learning_rate="1e-5", start="checkpoint")
+    answer = people.owner.post(f"/jobs/{failed.pk}/retry/", data)
+    assert answer.status_code == 302
+    failed.refresh_from_db()
+    new = failed.newest
+    assert new is not None
+    assert (new.number, new.cause, new.asked_by, new.start_from) == (2, "retry", owner, checkpoint)
+    assert new.settings_changed == [{"name": "optimizer.learning_rate", "old": 5e-5, "new": 1e-5}]
+
+
+def test_from_scratch_starts_from_no_checkpoint(people: People, failed: Job, checkpoint: Checkpoint) -> None:
+    people.owner.post(f"/jobs/{failed.pk}/retry/", filled(failed, start="scratch"))
+    failed.refresh_from_db()
+    assert failed.newest is not None and failed.newest.start_from is None
+
+
+def test_a_preview_shows_the_difference_and_starts_nothing(people: People, failed: Job) -> None:
+    answer = people.owner.post(f"/jobs/{failed.pk}/retry/", filled(failed, clipping__max_norm="", preview="1"))
+    assert answer.status_code == 200 and failed.attempts.count() == 1
+    assert [(item.name, item.old_shown) for item in answer.context["form"].changes] == [("clipping.max_norm", "1")]
+
+
+def test_the_same_number_written_otherwise_is_no_change(people: People, failed: Job) -> None:
+    answer = people.owner.post(
+        f"/jobs/{failed.pk}/retry/", filled(failed, optimizer__learning_rate="0.00005", preview="1")
+    )
+    assert answer.context["form"].changes == []
+
+
+def test_an_error_starts_nothing_and_keeps_what_was_typed(people: People, failed: Job) -> None:
+    answer = people.owner.post(f"/jobs/{failed.pk}/retry/", filled(failed, optimizer__learning_rate="slow"))
+    assert answer.status_code == 422 and failed.attempts.count() == 1
+    assert "not “slow”" in answer.text and 'value="slow"' in answer.text
+
+
+def test_what_is_still_in_progress_is_not_retried(people: People, job: Job) -> None:
+    answer = people.owner.post(f"/jobs/{job.pk}/retry/", filled(job), follow=True)
+    assert job.attempts.count() == 1 and "still in progress" in answer.text
