@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,11 @@ TINY = {
     "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
     "optimizer": {"learning_rate": 1e-3},
 }
-GOOD, BAD, OTHER = "好喜欢美妙", "坏讨厌丑差", "的一是在不了有和人这中大为上个国我以要他"
+GOOD, BAD, OTHER = (
+    "好喜欢美妙",
+    "坏讨厌丑差",
+    "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面而方后多定行学法所民得经",
+)
 
 
 def settings(**changes: dict[str, Any]) -> TextClassificationSettings:
@@ -127,16 +131,22 @@ class Zygote:
         raise AssertionError("the zygote died")
 
     def close(self) -> None:
-        assert self.process.stdin is not None
+        assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         self.process.wait(timeout=10)
+        self.process.stdout.close()
+
+
+_zygotes: list[Zygote] = []
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    zygote = Zygote()
-    yield zygote
-    zygote.close()
+def zygote(request: pytest.FixtureRequest) -> Zygote:
+    """One for all tests, though several conftests hand it out."""
+    if not _zygotes:
+        _zygotes.append(Zygote())
+        request.config.add_cleanup(_zygotes[0].close)
+    return _zygotes[0]
 
 
 class Ranks:

@@ -76,6 +76,7 @@ It takes `input_ids` (int64, [texts, tokens], padded with 0) and gives logits, f
 Labels, in this order: {labels} (also in `labels.json`).
 
     import json
+    from pathlib import Path
     import numpy as np
     import paddle.inference as inference
     from paddlenlp.transformers import ErnieTokenizer
@@ -89,5 +90,5 @@ Labels, in this order: {labels} (also in `labels.json`).
     entry.copy_from_cpu(np.array([ids], dtype="int64"))
     predictor.run()
     logits = predictor.get_output_handle(predictor.get_output_names()[0]).copy_to_cpu()
-    print(json.load(open(f"{{folder}}/labels.json"))[logits[0].argmax()])
+    print(json.loads(Path(folder, "labels.json").read_text())[logits[0].argmax()])
 """

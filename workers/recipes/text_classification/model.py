@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ from workers.contract.states import EndReason
 from workers.recipes.text_classification.settings import ModelSource, TextClassificationSettings
 from workers.trainer.task import Context, TrainingFailed
 
-SAFE, PICKLED = "model.safetensors", "model_state.pdparams"
+SAFE, SAFE_INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "model_state.pdparams"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -32,6 +33,12 @@ def source(context: Context) -> str | None:
             EndReason.MODEL_UNAVAILABLE,
             f"This host does not fetch models, so “{name}” is not to be had: its staff can set HUB_ALLOWED=true, "
             "or put the model's PaddleNLP folder below one of its model roots for jobs that start from “folder”.",
+        )
+    if name in ErnieForSequenceClassification.pretrained_init_configuration and not _pickle_allowed():
+        raise TrainingFailed(
+            EndReason.MODEL_UNAVAILABLE,
+            f"PaddleNLP fetches “{name}” as pickled weights, which are read only where the host's staff has set "
+            "ALLOW_PICKLE_MODELS=true. A hub repository with safetensors, or a folder of them, needs no such leave.",
         )
     if not _HUB_NAME.fullmatch(name) or ".." in name or Path(name).exists():
         raise TrainingFailed(EndReason.MODEL_UNAVAILABLE, f"“{name}” is not a name that a hub can know.")
@@ -102,12 +109,23 @@ def _below_a_root(folder: str) -> Path:
 def _checked(path: Path, what: str) -> Path:
     if not (path / "config.json").exists():
         raise TrainingFailed(EndReason.MODEL_UNAVAILABLE, f"{what} has no config.json.")
-    if not any(path.glob("*.safetensors")) and not ((path / PICKLED).exists() and _pickle_allowed()):
+    if not _only_safetensors(path) and not ((path / PICKLED).exists() and _pickle_allowed()):
         raise TrainingFailed(
             EndReason.MODEL_UNAVAILABLE,
             f"{what} has no {SAFE}. Pickled weights ({PICKLED}) are read only where the host's staff has set ALLOW_PICKLE_MODELS=true.",
         )
     return path
+
+
+def _only_safetensors(path: Path) -> bool:
+    """Whether PaddleNLP will read nothing but safetensors here: it takes what it finds, in this order."""
+    if (path / SAFE_INDEX).exists():
+        try:
+            shards = json.loads((path / SAFE_INDEX).read_text())["weight_map"].values()
+            return all(str(shard).endswith(".safetensors") for shard in shards)
+        except (ValueError, KeyError, AttributeError):
+            return False
+    return (path / SAFE).exists()
 
 
 def _pickle_allowed() -> bool:

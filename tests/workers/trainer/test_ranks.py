@@ -1,0 +1,184 @@
+"""Several real ranks over Gloo."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.workers.trainer.conftest import Attempt, Start, make_attempt, write_dataset
+from workers.contract.messages import Control, Request
+
+STEADY = {"dropout": 0.0}
+
+
+def test_one_rank_with_twice_the_batch_does_the_same_as_two_ranks(train: Any) -> None:
+    # 64 rows in batches of 12: the last one of an epoch has 4 rows.
+    one = train("one", world=1, training={"batch_size": 12, "max_steps": 7}, regularisation=STEADY)
+    two = train("two", world=2, training={"batch_size": 6, "max_steps": 7}, regularisation=STEADY)
+    assert two.exit_codes == [0, 0]
+    for a, b in zip(one.steps(), two.steps(), strict=True):
+        assert a["loss_all"] == pytest.approx(b["loss_all"], rel=1e-5)
+        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-4)
+        assert a["batch_id"] == b["batch_id"]
+    for name, weights in one.final().items():
+        assert np.allclose(weights, two.final()[name], atol=2e-5), name
+
+
+def test_every_rank_records_every_step_and_they_agree_on_what_is_global(train: Any) -> None:
+    attempt = train("both", world=2, precision={"mode": "fp16"}, loss_scaling={"init_scale": 2.0**22})
+    ours, theirs = attempt.steps(0), attempt.steps(1)
+    assert [record["step"] for record in ours] == list(range(1, len(ours) + 1))
+    for a, b in zip(ours, theirs, strict=True):
+        for name in ("step", "applied", "loss_all", "lr", "grad_norm", "loss_scale", "found_inf", "skipped", "clipped"):
+            assert a[name] == b[name] or (math.isnan(a[name]) and math.isnan(b[name])), name
+    assert any(record["skipped"] for record in ours)
+    assert any(a["loss"] != b["loss"] for a, b in zip(ours, theirs, strict=True))
+    assert ours[0]["samples"] == 4 and ours[0]["tokens"] > 8
+
+
+def test_a_last_batch_of_fewer_rows_than_ranks_still_counts_right(tmp_path: Path, train: Any) -> None:
+    write_dataset(tmp_path / "odd", train=13, dev=3)
+    options = {"training": {"max_steps": 9}, "regularisation": STEADY, "data": tmp_path / "odd"}
+    three = train("three", world=3, **options | {"training": {"batch_size": 4, "max_steps": 4}})
+    one = train("one", world=1, **options | {"training": {"batch_size": 12, "max_steps": 4}})
+    assert [record["samples"] for record in three.steps(0)] == [4, 1, 4, 1]
+    assert [record["samples"] for record in three.steps(2)] == [4, 0, 4, 0]
+    for a, b in zip(three.steps(2), one.steps(), strict=True):
+        assert a["loss_all"] == pytest.approx(b["loss_all"], rel=1e-5)
+    for name, weights in one.final().items():
+        assert np.allclose(weights, three.final()[name], atol=2e-5), name
+
+
+@pytest.mark.parametrize("mode", ["float32", "fp16"])
+def test_a_poisoned_row_is_skipped_by_all_and_named_with_its_rank_and_step(
+    tmp_path: Path, train: Any, mode: str
+) -> None:
+    write_dataset(tmp_path / "poisoned", weight={30: "nan"})
+    attempt = train(
+        "poisoned",
+        world=2,
+        data=tmp_path / "poisoned",
+        columns={"weight_column": "weight"},
+        training={"max_steps": 8},
+        limits={"skip_limit": 1},
+        precision={"mode": mode},
+    )
+    outcome = attempt.outcome()
+    (bad,) = [record for record in attempt.steps(0) if record["skipped"]]
+    guilty = outcome["rank"]
+    assert outcome["end_reason"] == "non_finite" and outcome["step"] == bad["step"]
+    assert f"At step {bad['step']} the input of rank {guilty} held a number that is not finite" in outcome["detail"]
+    assert math.isnan(attempt.steps(guilty)[-1]["loss"])
+    assert math.isfinite(attempt.steps(1 - guilty)[-1]["loss"])
+    (note,) = attempt.events("note", guilty)
+    assert note["text"] == f"Not finite in the training rows of rank {guilty}: weight of row 30."
+    assert attempt.exit_codes == [1, 1]
+
+
+def test_training_goes_on_past_a_poisoned_row(tmp_path: Path, train: Any) -> None:
+    write_dataset(tmp_path / "poisoned", weight={30: math.inf})
+    attempt = train(
+        "poisoned",
+        world=2,
+        data=tmp_path / "poisoned",
+        columns={"weight_column": "weight"},
+        training={"max_steps": 10},
+    )
+    assert attempt.outcome()["end_reason"] == "completed"
+    assert {record["skipped"] for record in attempt.steps()} == {None, "non_finite_input"}
+    assert attempt.steps()[-1]["applied"] == 10
+
+
+@pytest.mark.parametrize(("lr", "reasons"), [(1e12, {"non_finite"}), (30.0, {"diverged", "non_finite"})])
+def test_an_absurd_learning_rate_ends_with_a_reason_of_its_own(train: Any, lr: float, reasons: set[str]) -> None:
+    attempt = train(
+        "absurd",
+        world=2,
+        optimizer={"learning_rate": lr},
+        schedule={"warmup_steps": 0},
+        clipping={"max_norm": None},
+        training={"max_steps": 200},
+        limits={"skip_limit": 5, "loss_limit": 20.0},
+        checkpoints={"every_steps": 1000},
+    )
+    assert attempt.outcome()["end_reason"] in reasons, attempt.outcome()
+    assert attempt.outcome()["step"] >= 1
+    assert len(attempt.steps()) < 200
+
+
+def leave(begin: Start, request: Request, **changes: Any) -> Attempt:
+    ranks = begin("leaving", world=2, training={"max_steps": 100_000, "epochs": 1000}, **changes).until_step(5)
+    ranks.attempt.ask(Control(leave=request))
+    attempt = ranks.wait()
+    assert len(attempt.steps(0)) == len(attempt.steps(1)), "both ranks leave at the same step"
+    return attempt
+
+
+def test_cancel_leaves_at_once(begin: Start) -> None:
+    attempt = leave(begin, Request.CANCEL)
+    assert attempt.outcome(0)["end_reason"] == attempt.outcome(1)["end_reason"] == "cancelled"
+    assert attempt.exit_codes == [0, 0]
+    assert attempt.events("artifact") == []
+
+
+@pytest.mark.parametrize(("request_", "reason"), [(Request.PAUSE, "paused"), (Request.DRAIN, "drained")])
+def test_pause_and_drain_write_a_checkpoint_of_the_last_step_first(
+    begin: Start, request_: Request, reason: str
+) -> None:
+    attempt = leave(begin, request_)
+    assert attempt.outcome()["end_reason"] == reason
+    assert attempt.state()["step"] == attempt.steps()[-1]["step"]
+    assert attempt.events("checkpoint")[-1]["step"] == attempt.steps()[-1]["step"]
+
+
+def test_finish_evaluates_and_exports(begin: Start) -> None:
+    attempt = leave(begin, Request.FINISH)
+    assert attempt.outcome()["end_reason"] == "finished_early"
+    assert attempt.events("evaluation")[-1]["step"] == attempt.steps()[-1]["step"]
+    assert [line["name"] for line in attempt.events("artifact")] == ["model", "inference"]
+
+
+def test_each_new_number_asks_for_one_checkpoint_now(begin: Start) -> None:
+    options = {"training": {"max_steps": 100_000, "epochs": 1000}, "checkpoints": {"every_steps": 100_000, "keep": 9}}
+    ranks = begin("asking", world=2, **options).until_step(3)
+    for number in (1, 2):
+        ranks.attempt.ask(Control(checkpoint=number))
+        ranks.until_step(len(ranks.attempt.steps()) + 60)
+        while len(ranks.attempt.events("checkpoint")) < number:
+            ranks.until_step(len(ranks.attempt.steps()) + 1)
+    ranks.attempt.ask(Control(leave=Request.CANCEL, checkpoint=2))
+    attempt = ranks.wait()
+    assert len(attempt.events("checkpoint")) == len(attempt.checkpoints()) == 2
+
+
+def test_a_full_disk_ends_with_its_reason(tmp_path: Path, begin: Start, dataset: Path) -> None:
+    from tests.workers.trainer.conftest import Ranks
+
+    attempt = make_attempt(tmp_path / "full", dataset)
+    attempt.folder.steps(0).symlink_to("/dev/full")
+    zygote = begin("other", training={"max_steps": 1}).zygote
+    Ranks(zygote, attempt, {}).wait()
+    assert attempt.outcome()["end_reason"] == "disk_full"
+    assert attempt.exit_codes == [1]
+
+
+@pytest.mark.slow
+def test_under_paddles_launcher(tmp_path: Path, dataset: Path) -> None:
+    attempt = make_attempt(tmp_path / "launched", dataset, world=2)
+    (attempt.folder.path / "processes").mkdir(exist_ok=True)
+    (attempt.folder.path / "launch.json").write_text(json.dumps({"trainer": ["-m", "workers.trainer"]}))
+    launcher = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--host", "127.0.0.1"]
+    log = ["--log_dir", str(attempt.folder.launcher_folder)]
+    shim = Path("workers/rank.py").absolute()
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    subprocess.run([*launcher, *log, str(shim), str(attempt.folder.path)], env=environment, check=True, timeout=110)
+    assert attempt.outcome(0)["end_reason"] == attempt.outcome(1)["end_reason"] == "completed"
+    assert len(attempt.steps(0)) == len(attempt.steps(1)) == 8

@@ -1,0 +1,120 @@
+"""Every setting changes something that can be seen; a field without an entry here fails the test."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workers.recipes import test_data, test_model_sources
+from tests.workers.trainer.conftest import make_attempt, write_dataset
+from tests.workers.trainer.test_loop import InProcess
+from workers.recipes.text_classification.settings import TextClassificationSettings
+from workers.trainer.task import TrainingFailed
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
+
+FP16 = {"precision": {"mode": "fp16"}}
+GROWING = {**FP16, "loss_scaling": {"init_scale": 4.0, "growth_interval": 2, "floor": 2.0, "ceiling": 2.0**24}}
+OVERFLOWING = {**FP16, "loss_scaling": {"init_scale": 2.0**26, "floor": 1.0, "ceiling": 2.0**26}}
+EPOCHS = {"training": {"max_steps": None, "batch_size": 16, "epochs": 1}}
+BAD = {"optimizer": {"learning_rate": 1e12}, "schedule": {"warmup_steps": 0}, "training": {"max_steps": 20}}
+
+# field: (what it is set to, the other settings with which it shows)
+SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
+    "data.max_length": (8, {}),
+    "model.hidden_size": (32, {}),
+    "model.layers": (2, {}),
+    "model.heads": (4, {}),
+    "model.vocabulary_size": (50, {}),
+    "training.epochs": (2, EPOCHS),
+    "training.max_steps": (5, {}),
+    "training.batch_size": (6, {}),
+    "training.accumulation": (2, {}),
+    "training.seed": (7, {}),
+    "optimizer.learning_rate": (1e-2, {}),
+    "optimizer.weight_decay": (0.9, {"optimizer": {"learning_rate": 1e-2}}),
+    "optimizer.beta1": (0.5, {}),
+    "optimizer.beta2": (0.9, {}),
+    "optimizer.epsilon": (1e-2, {}),
+    "schedule.warmup_steps": (6, {}),
+    "schedule.warmup_fraction": (0.9, {}),
+    "schedule.linear_decay": (False, {}),
+    "clipping.max_norm": (1e-3, {"optimizer": {"epsilon": 1e-2}}),
+    "precision.mode": ("bf16", {}),
+    "loss_scaling.init_scale": (64.0, FP16),
+    "loss_scaling.growth_interval": (3, GROWING),
+    "loss_scaling.growth_factor": (4.0, GROWING),
+    "loss_scaling.backoff_factor": (0.25, OVERFLOWING),
+    "loss_scaling.floor": (2.0**26, OVERFLOWING),
+    "loss_scaling.ceiling": (8.0, GROWING),
+    "regularisation.dropout": (0.5, {}),
+    "limits.skip_limit": (2, BAD),
+    "limits.loss_limit": (0.1, {"limits": {"skip_limit": 2}}),
+    "limits.grad_norm_limit": (1e-3, {"limits": {"skip_limit": 2}}),
+    "checkpoints.every_steps": (3, {}),
+    "checkpoints.keep": (1, {"checkpoints": {"every_steps": 3, "keep": 2}}),
+    "checkpoints.evaluate_every_steps": (3, {}),
+}
+# field: the test that shows it
+ELSEWHERE = {
+    "data.text_column": test_data.test_columns_are_read_by_the_names_that_were_set,
+    "data.label_column": test_data.test_columns_are_read_by_the_names_that_were_set,
+    "data.weight_column": test_data.test_columns_are_read_by_the_names_that_were_set,
+    "model.source": test_model_sources.test_another_job_starts_from_the_exported_weights,
+    "model.job": test_model_sources.test_another_job_starts_from_the_exported_weights,
+    "model.folder": test_model_sources.test_a_folder_below_a_model_root_is_loaded,
+    "model.name": test_model_sources.test_a_hub_name_is_refused_where_hosts_fetch_nothing,
+    "devices.devices_per_node": None,  # decides the placement, before any rank exists
+}
+
+
+def observed(path: Path, dataset: Path, changes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """All that a run leaves behind, times aside."""
+    work = InProcess(make_attempt(path, dataset, **changes), **changes)
+    try:
+        end = str(work.train())
+    except TrainingFailed as failed:
+        end = f"{failed.reason}: {failed.detail}"
+    seen = []
+    for record in work.attempt.steps():
+        for name in ("t", "step_ms", "data_ms", "mem_mb"):
+            del record[name]
+        seen.append({k: "nan" if isinstance(v, float) and math.isnan(v) else v for k, v in record.items()})
+    digest = hashlib.sha256()
+    for name, array in sorted(work.weights().items()):
+        digest.update(name.encode() + array.tobytes())
+    return {
+        "end": end,
+        "steps": seen,
+        "checkpoints": [path.name for path in work.attempt.checkpoints()],
+        "evaluations": [line["step"] for line in work.attempt.events("evaluation")],
+        "weights": digest.hexdigest(),
+    }
+
+
+def fields() -> list[str]:
+    return [
+        f"{group}.{name}"
+        for group, declared in TextClassificationSettings.model_fields.items()
+        for name in declared.annotation.model_fields  # type: ignore[union-attr]
+    ]
+
+
+def test_each_field_has_an_entry() -> None:
+    assert sorted(fields()) == sorted([*SHOWS, *ELSEWHERE])
+
+
+@pytest.mark.parametrize("field", SHOWS)
+def test_it_is_honoured(tmp_path: Path, dataset: Path, field: str) -> None:
+    value, others = SHOWS[field]
+    group, _, name = field.partition(".")
+    changed = {**others, group: {**others.get(group, {}), name: value}}
+    write_dataset(tmp_path / "long", train=40)
+    before = observed(tmp_path / "before", dataset, others)
+    after = observed(tmp_path / "after", dataset, changed)
+    assert before != after
+    assert before == observed(tmp_path / "again", dataset, others), "and nothing else does: a run repeats exactly"
