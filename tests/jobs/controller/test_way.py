@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from jobs import services
+from jobs.controller.send import spec_of
 from jobs.models import Attempt, Checkpoint, DeviceHold, Evaluation, Host, Job, JobEvent, LogChunk, Placement
 from jobs.steps import read
 from tests.jobs.controller.conftest import FakeHost, FakeSupervisor
@@ -149,8 +150,6 @@ def test_a_refused_placement_goes_back_to_the_queue_and_elsewhere(
     attempt.refresh_from_db()
     newest = attempt.placements.latest("pk")
     assert (attempt.status, newest.host.name) == (Status.STARTING, "two")
-    from jobs.controller.send import spec_of
-
     spec = spec_of(newest)
     assert spec.report_offset == supervisor.offsets[-1, Kind.REPORT] and spec.placement == newest.pk
 
