@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.models import Artifact, Attempt, Job
+from tests.jobs.views.conftest import MINE, People
+from tests.jobs.views.streams import body
+
+CONTENT = bytes(range(256)) * 4096
+
+
+@pytest.fixture
+def artifact(attempt: Attempt, settings: Any, tmp_path: Path) -> Artifact:
+    settings.STORAGE_ROOT = tmp_path
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / "model.tar").write_bytes(CONTENT)
+    (tmp_path.parent / "outside.tar").write_bytes(b"secret")
+    return Artifact.objects.create(
+        attempt=attempt, name="model", key="artifacts/model", bytes=len(CONTENT), sha256="ab" * 32
+    )
+
+
+def _url(artifact: Artifact) -> str:
+    return f"/jobs/{artifact.attempt.job_id}/artifacts/{artifact.pk}/"
+
+
+def test_only_the_owner_and_staff_download_it(people: People, artifact: Artifact) -> None:
+    assert people.ask(_url(artifact)) == MINE
+
+
+def test_it_comes_whole_and_in_chunks(people: People, artifact: Artifact) -> None:
+    answer = people.owner.get(_url(artifact))
+    assert answer["Content-Type"] == "application/x-tar" and answer["Content-Length"] == str(len(CONTENT))
+    assert asyncio.run(body(answer)) == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "last"),
+    [("bytes=0-9", 0, 9), ("bytes=1000-", 1000, len(CONTENT) - 1), ("bytes=-5", len(CONTENT) - 5, len(CONTENT) - 1)],
+)
+def test_a_range_is_honoured(people: People, artifact: Artifact, asked: str, first: int, last: int) -> None:
+    answer = people.owner.get(_url(artifact), headers={"Range": asked})
+    assert answer.status_code == 206
+    assert answer["Content-Range"] == f"bytes {first}-{last}/{len(CONTENT)}"
+    assert asyncio.run(body(answer)) == CONTENT[first : last + 1]
+
+
+def test_a_range_beyond_the_end_is_refused(people: People, artifact: Artifact) -> None:
+    answer = people.owner.get(_url(artifact), headers={"Range": f"bytes={len(CONTENT)}-"})
+    assert answer.status_code == 416 and answer["Content-Range"] == f"bytes */{len(CONTENT)}"
+
+
+def test_a_continued_download_of_another_version_starts_over(people: People, artifact: Artifact) -> None:
+    answer = people.owner.get(_url(artifact), headers={"Range": "bytes=5-", "If-Range": '"other"'})
+    assert answer.status_code == 200
+
+
+def test_an_artifact_of_another_job_is_not_there(people: People, artifact: Artifact, job: Job) -> None:
+    assert people.owner.get(f"/jobs/{job.pk + 1}/artifacts/{artifact.pk}/").status_code == 404
+
+
+def test_a_missing_file_is_not_found(people: People, artifact: Artifact, settings: Any) -> None:
+    (settings.STORAGE_ROOT / "artifacts" / "model.tar").unlink()
+    assert people.owner.get(_url(artifact)).status_code == 404
+
+
+def test_no_key_leads_out_of_the_storage(people: People, artifact: Artifact) -> None:
+    Artifact.objects.update(key="../outside")
+    assert people.owner.get(_url(artifact)).status_code == 404
