@@ -1,0 +1,1 @@
+"""Measurements, each a table with what bounds it: `make bench-NAME`."""
