@@ -121,7 +121,7 @@ class SettingsForm:
                 self.groups.append(group)
             else:
                 if not self.groups or self.groups[0].name:
-                    self.groups.insert(0, SettingGroup("", recipe.title, ""))
+                    self.groups.insert(0, SettingGroup("", _(recipe.title), ""))
                 self.groups[0].fields.append(_field(name, name, info))
         for item in self.fields():
             self._fill(item, initial, old)
@@ -284,4 +284,4 @@ def _limits(info: FieldInfo) -> str:
             high = _("at most %(limit)s") % {"limit": shown(limit.le)}
         elif isinstance(limit, Lt):
             high = _("less than %(limit)s") % {"limit": shown(limit.lt)}
-    return ", ".join(filter(None, (low, high)))
+    return _("%(low)s, %(high)s") % {"low": low, "high": high} if low and high else low or high

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from pydantic import ValidationError
 
 from jobs.models import Artifact, Attempt, Checkpoint, Dataset, Host, Job, JobEvent
-from workers.contract.fields import SettingsGroup
+from workers.contract.fields import Misfit, SettingsGroup
 from workers.contract.messages import Request
 from workers.contract.states import ACTIVE, ENDED, ON_HOST, EndReason, Status, may_change
 from workers.recipes import registry
@@ -345,7 +345,8 @@ def validated(recipe: str, settings: dict[str, Any]) -> SettingsGroup:
 def difference(old: dict[str, Any], new: dict[str, Any]) -> list[dict[str, Any]]:
     """[{"name": dotted, "old": …, "new": …}] for every setting that differs; a missing one is None."""
     before, after = dict(_dotted(old)), dict(_dotted(new))
-    names = [*before, *(name for name in after if name not in before)]
+    # In the order of the new ones, which is that of the declaration; PostgreSQL does not keep the order of the old.
+    names = [*after, *(name for name in before if name not in after)]
     return [
         {"name": name, "old": before.get(name), "new": after.get(name)}
         for name in names
@@ -381,7 +382,14 @@ def _in_words(kind: str, context: dict[str, Any], message: str, given: Any) -> s
         case "bool_parsing" | "bool_type":
             return _("Must be yes or no, not “%(value)s”.") % {"value": shown}
         case "enum" | "literal_error":
-            return _("Must be one of %(known)s, not “%(value)s”.") % {"known": context["expected"], "value": shown}
+            return _("Must be one of %(known)s, not “%(value)s”.") % {
+                "known": context["expected"].replace(" or ", ", "),
+                "value": shown,
+            }
+        case "string_type":
+            return _("Must be text, not “%(value)s”.") % {"value": shown}
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return _("Must be a group of settings, not “%(value)s”.") % {"value": shown}
         case "string_too_short":
             return _("Must not be empty.")
         case "string_too_long":
@@ -391,7 +399,10 @@ def _in_words(kind: str, context: dict[str, Any], message: str, given: Any) -> s
         case "missing":
             return _("Is missing.")
         case "value_error":
-            text = str(context.get("error") or message)
+            error = context.get("error")
+            if isinstance(error, Misfit):
+                return _(error.template) % error.values
+            text = str(error or message)
             return f"{text[:1].upper()}{text[1:]}."
         case _:
             return message

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
+from functools import cache
 from typing import Any
 
 from django import template
 from django.http import QueryDict
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop, ngettext
+from django.utils.translation import gettext_lazy, gettext_noop, ngettext
 
 from jobs.forms import shown
 from jobs.models import END_REASON_LABELS, STATUS_LABELS, Attempt, JobEvent
-from workers.contract.records import from_json_number
+from workers.contract.records import SKIP_FOUND_INF, SKIP_GRAD, SKIP_INPUT, SKIP_LOSS, from_json_number
 from workers.contract.states import EndReason, Status
+from workers.recipes.registry import RECIPES
 
 register = template.Library()
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -113,7 +116,62 @@ def setting_value(value: Any) -> str:
 @register.filter
 def setting_title(name: str) -> str:
     """optimizer.learning_rate → Learning rate."""
-    return _(name.rsplit(".", 1)[-1].replace("_", " ").capitalize())
+    title = _titles().get(name)
+    return _(title) if title else name.rsplit(".", 1)[-1].replace("_", " ").capitalize()
+
+
+@cache
+def _titles() -> dict[str, str]:
+    """English title of every setting, by dotted name."""
+    titles: dict[str, str] = {}
+    for recipe in RECIPES.values():
+        for group, info in recipe.settings.model_fields.items():
+            for key, field in getattr(info.annotation, "model_fields", {}).items():
+                titles.setdefault(f"{group}.{key}", field.title or "")
+    return titles
+
+
+_METRICS = {
+    "loss": gettext_lazy("loss"),
+    "accuracy": gettext_lazy("accuracy"),
+    "macro_f1": gettext_lazy("macro F1"),
+    "rows": gettext_lazy("rows"),
+}
+
+
+@register.filter
+def metric_name(name: str) -> str:
+    return str(_METRICS.get(name, name.replace("_", " ")))
+
+
+@register.filter
+def stage_in_words(stage: str) -> str:
+    """A stage is an English name, then particulars. The longest beginning that has a translation is the name."""
+    words = stage.split(" ")
+    for end in range(len(words), 0, -1):
+        name = " ".join(words[:end])
+        if name and (known := _(name)) != name:
+            return f"{known} {_particulars(' '.join(words[end:]))}".rstrip()
+    return stage
+
+
+def _particulars(text: str) -> str:
+    if match := re.fullmatch(r"(\d+) of (\d+)", text):
+        return _("%(done)s of %(total)s") % {"done": match[1], "total": match[2]}
+    if match := re.fullmatch(r"step (\d+)", text):
+        return _("step %(step)s") % {"step": match[1]}
+    return text
+
+
+_PARTS = {"controller": gettext_lazy("controller"), "supervisor": gettext_lazy("supervisor")}
+
+
+@register.filter
+def part_name(name: str) -> str:
+    """Who did it, if it was no person: "controller", "rank 0" …"""
+    if match := re.fullmatch(r"rank (\d+)", name):
+        return rank_name(int(match[1]))
+    return str(_PARTS.get(name, name))
 
 
 @register.filter
@@ -157,17 +215,27 @@ _REQUESTS = {
 }
 
 
+# Ends the last event of a kind that comes too often to have one each time (jobs/controller/steps.py).
+_ONLY_ON_CHART = gettext_noop("Further ones are only on the chart.")
+_SKIPS = {
+    SKIP_FOUND_INF: gettext_lazy("gradient overflow"),
+    SKIP_LOSS: gettext_lazy("loss not finite"),
+    SKIP_GRAD: gettext_lazy("gradient not finite"),
+    SKIP_INPUT: gettext_lazy("input not finite"),
+}
+
+
 @register.filter
 def in_words(event: JobEvent) -> str:
-    """One line for an event. Unknown kinds show what was written with them."""
+    """One line for an event. What a host wrote in words of its own is shown as it is."""
     data = event.data or {}
     match event.kind:
         case "status" if event.reason:
-            text = f"{status_label(event.new)}: {reason_sentence(event.reason)}"
+            text = _with(status_label(event.new), reason_sentence(event.reason))
             return f"{text} {event.message}" if event.message else text
         case "status":
             text = f"{status_label(event.old)} → {status_label(event.new)}"
-            return f"{text}: {event.message}" if event.message else text
+            return _with(text, event.message) if event.message else text
         case "attempt":
             causes = dict(Attempt.Cause.choices)
             text = _("Attempt %(number)s queued (%(cause)s)") % {
@@ -181,11 +249,28 @@ def in_words(event: JobEvent) -> str:
             return _(_REQUESTS.get(event.reason, event.reason))
         case "scale":
             return _("Loss scale %(old)s → %(new)s") % {"old": log2(data.get("old")), "new": log2(data.get("new"))}
-        case "checkpoint" | "checkpoint_published":
-            return event.message or _("Checkpoint saved")
+        case "claimed" if data.get("host"):
+            return _("%(host)s has taken the attempt.") % {"host": data["host"]}
+        case "started":
+            return _("The launcher of the ranks was started.")
+        case "skipped" | "non_finite" if data.get("what"):
+            return _steps_in_words(event.kind, data, event.message)
+        case "checkpoint":
+            text = _("Checkpoint saved on the host.")
+            if not data.get("good", True):
+                text += _(" It is not good to start from: something in it is not finite.")
+            return text
+        case "checkpoint_published":
+            return _("Checkpoint copied to the shared storage.")
+        case "artifact" if data.get("name"):
+            return _("“%(name)s” was saved on the host.") % {"name": data["name"]}
+        case "artifact_published" if data.get("name"):
+            return _("“%(name)s” is ready for download.") % {"name": data["name"]}
         case "evaluation":
             metrics = ", ".join(
-                f"{name} {number(value)}" for name, value in (data.get("metrics") or {}).items() if not _is_table(value)
+                f"{metric_name(name)} {number(value)}"
+                for name, value in (data.get("metrics") or {}).items()
+                if not _is_table(value)
             )
             return _("Evaluation: %(metrics)s") % {"metrics": metrics} if metrics else _("Evaluation")
         case "rank_exit":
@@ -194,11 +279,30 @@ def in_words(event: JobEvent) -> str:
                 if data.get("signal")
                 else _("code %(code)s") % {"code": data.get("exit_code")}
             )
-            return _("Rank ended with %(how)s") % {"how": how}
+            text = _("Rank ended with %(how)s") % {"how": how}
+            return text + _(", the first to fail") if data.get("first") else text
         case "stage":
-            return " ".join(filter(None, (data.get("name"), data.get("detail")))) or event.message
+            return stage_in_words(event.message)
         case _:
             return event.message or event.kind.replace("_", " ").capitalize()
+
+
+def _steps_in_words(kind: str, data: dict[str, Any], message: str) -> str:
+    first, last, count = data["first"], data["last"], data["count"]
+    where = (
+        _("Step %(step)d") % {"step": first}
+        if count == 1
+        else _("%(count)d steps from %(first)d to %(last)d") % {"count": count, "first": first, "last": last}
+    )
+    if kind == "skipped":
+        text = _("%(steps)s skipped: %(why)s.") % {"steps": where, "why": _SKIPS.get(data["what"], data["what"])}
+    else:
+        text = _("%(steps)s not finite: %(what)s.") % {"steps": where, "what": data["what"]}
+    return f"{text} {_(_ONLY_ON_CHART)}" if message.endswith(_ONLY_ON_CHART) else text
+
+
+def _with(what: str, detail: str) -> str:
+    return _("%(what)s: %(detail)s") % {"what": what, "detail": detail}
 
 
 def _is_table(value: Any) -> bool:

@@ -13,6 +13,15 @@ class SettingsGroup(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
 
+class Misfit(ValueError):
+    """Settings that are right one by one and do not fit together. `template` is an English sentence with named
+    %-places for `values`; the web side translates it."""
+
+    def __init__(self, template: str, **values: object) -> None:
+        super().__init__(template % values)
+        self.template, self.values = template, values
+
+
 def setting(default: Any, title: str, help: str, *, unit: str = "", basic: bool = False, **limits: Any) -> Any:
     """One field: label, help in words, unit, whether the basic form shows it; `limits` are pydantic's (gt, le …)."""
     extra: dict[str, Any] = {"unit": unit, "basic": basic}

@@ -6,7 +6,7 @@ from enum import Enum
 
 from pydantic import model_validator
 
-from workers.contract.fields import SettingsGroup, setting
+from workers.contract.fields import Misfit, SettingsGroup, setting
 
 
 class Precision(str, Enum):
@@ -149,14 +149,17 @@ class LossScalingSettings(SettingsGroup):
     @model_validator(mode="after")
     def _floor_below_start(self) -> LossScalingSettings:
         if not self.floor <= self.init_scale <= self.ceiling:
-            raise ValueError(
-                f"the initial scale ({self.init_scale:g}) must lie between the floor ({self.floor:g}) and the ceiling ({self.ceiling:g})"
+            raise Misfit(
+                "The initial scale (%(scale)g) must lie between the floor (%(floor)g) and the ceiling (%(ceiling)g).",
+                scale=self.init_scale,
+                floor=self.floor,
+                ceiling=self.ceiling,
             )
         return self
 
 
 class LimitSettings(SettingsGroup):
-    """When to give up. The steps that break a limit leave the weights untouched, except for a high finite loss."""
+    """When to give up. Skipped steps leave the weights untouched; a step with a high but finite loss or norm is applied."""
 
     skip_limit: int = setting(
         20,

@@ -23,6 +23,8 @@ if (retryForm) {
   const table = document.getElementById("differences");
   const nothing = document.getElementById("no-difference");
   const typed = (input) => (input.type === "checkbox" ? (input.checked ? "on" : "") : input.value.trim());
+  // A checkbox is "on" or "" to the form, and a word to people.
+  const shown = (input, value) => (input.type === "checkbox" ? table.dataset[value ? "on" : "off"] : value || "—");
   const differs = (input) => {
     const [now, old] = [typed(input), input.dataset.old];
     if (now === old) return false;
@@ -40,7 +42,7 @@ if (retryForm) {
       const row = document.createElement("tr");
       row.className = "changed";
       const title = field.querySelector("label");
-      for (const [tag, text] of [["th", title.textContent.trim()], ["td", input.dataset.old || "—"], ["td", typed(input) || "—"]]) {
+      for (const [tag, text] of [["th", title.textContent.trim()], ["td", shown(input, input.dataset.old)], ["td", shown(input, typed(input))]]) {
         const cell = document.createElement(tag);
         cell.textContent = text;
         if (tag === "td") cell.className = "number";

@@ -6,7 +6,7 @@ from enum import Enum
 
 from pydantic import model_validator
 
-from workers.contract.fields import SettingsGroup, setting
+from workers.contract.fields import Misfit, SettingsGroup, setting
 from workers.contract.training import (
     CheckpointSettings,
     ClippingSettings,
@@ -85,9 +85,13 @@ class ModelSettings(SettingsGroup):
     def _complete(self) -> ModelSettings:
         needed = {ModelSource.JOB: "job", ModelSource.FOLDER: "folder", ModelSource.HUB: "name"}.get(self.source)
         if needed and getattr(self, needed) in (None, ""):
-            raise ValueError(f"to start from “{self.source}”, fill in “{needed}”")
+            raise Misfit("To start from “%(source)s”, fill in “%(needed)s”.", source=self.source, needed=needed)
         if self.hidden_size % self.heads:
-            raise ValueError(f"the heads ({self.heads}) must divide the hidden size ({self.hidden_size})")
+            raise Misfit(
+                "The heads (%(heads)d) must divide the hidden size (%(hidden)d).",
+                heads=self.heads,
+                hidden=self.hidden_size,
+            )
         return self
 
 
