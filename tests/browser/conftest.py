@@ -1,0 +1,134 @@
+"""A real browser on a real server: uvicorn in a process of its own, on the test's database and Redis."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.conftest import RedisServer
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
+
+# Without these Chromium talks to the outside at every start; as root it needs no-sandbox.
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all. Playwright's loop runs in this thread, which Django takes for asynchronous code."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        pytest.fail("Browser tests need Chromium: install Debian's package chromium.", pytrace=False)
+    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()
+    if before is None:
+        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+@dataclass
+class Site:
+    url: str
+    browser: Browser
+    pages: list[Page]
+    complaints: list[str]
+
+    def page(self, user: User | None = None, **options: Any) -> Page:
+        """A new window, logged in as `user`."""
+        context = self.browser.new_context(base_url=self.url, **options)
+        context.set_default_timeout(15_000)
+        if user is not None:
+            from django.test import Client
+
+            client = Client()
+            client.force_login(user)
+            context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": self.url}])
+        page = context.new_page()
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", self._console)
+        self.pages.append(page)
+        return page
+
+    def _console(self, message: Any) -> None:
+        # A refused form is 422 on purpose; everything else, such as a breach of the content policy, is a fault.
+        if message.type == "error" and "422" not in message.text:
+            self.complaints.append(message.text)
+
+
+@pytest.fixture
+def site(
+    transactional_db: None, redis_server: RedisServer, browser: Browser, tmp_path: Path, settings: Any
+) -> Iterator[Site]:
+    settings.REDIS_URL = redis_server.url
+    settings.STORAGE_ROOT = tmp_path / "storage"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path / "web.log"
+    environment = os.environ | {
+        "DATABASE_URL": _database_url(),
+        "REDIS_URL": redis_server.url,
+        "STORAGE_ROOT": str(settings.STORAGE_ROOT),
+        "SECRET_KEY": settings.SECRET_KEY,
+    }
+    command = [sys.executable, "-m", "uvicorn", "webapp.asgi:application", "--port", str(port)]
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [*command, "--timeout-graceful-shutdown", "1"], env=environment, stdout=output, stderr=output
+        )
+    made = Site(f"http://127.0.0.1:{port}", browser, [], [])
+    try:
+        _wait_for(made.url + "/healthz", server, log)
+        yield made
+        assert made.complaints == [], f"the browser complained; server log:\n{log.read_text()[-4000:]}"
+    finally:
+        for page in made.pages:
+            page.context.close()
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _database_url() -> str:
+    """Of the test's database, for another process."""
+    from django.db import connection
+
+    made = connection.settings_dict
+    if connection.vendor == "sqlite":
+        return f"sqlite://{made['NAME']}"
+    who = quote(made["USER"]) + (f":{quote(made['PASSWORD'])}" if made["PASSWORD"] else "")
+    return f"postgresql://{who}@{quote(made['HOST'], safe='')}:{made['PORT'] or 5432}/{made['NAME']}"
+
+
+def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 30
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    pytest.fail(f"The web server did not start:\n{log.read_text()[-4000:]}")
