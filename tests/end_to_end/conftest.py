@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.end_to_end.stack import DatabaseOf, Stack, until
+from tests.scripted.recipe import RECIPE
+from workers.recipes import registry
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.RECIPES, "scripted", RECIPE)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +26,7 @@ def stack_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]
 
 
 @pytest.fixture
-def stack(stack_of_module: Stack, django_db_blocker: Any) -> Iterator[Stack]:
+def stack(stack_of_module: Stack, django_db_blocker: Any, request: pytest.FixtureRequest) -> Iterator[Stack]:
     """All parts run; the models of this process are the stack's."""
     stack = stack_of_module
     with django_db_blocker.unblock(), DatabaseOf(stack.data_dir):
@@ -29,20 +35,13 @@ def stack(stack_of_module: Stack, django_db_blocker: Any) -> Iterator[Stack]:
 
         until(lambda: Host.objects.filter(online=True).exists(), "the host")
         yield stack
+        if has_failed(request):
+            stack.print_logs()
 
 
-@pytest.fixture(autouse=True)
-def logs_of_a_failure(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    """What the parts wrote last, beside a failed test."""
-    yield
+def has_failed(request: pytest.FixtureRequest) -> bool:
     report = getattr(request.node, "report", None)
-    if report is None or not report.failed or "stack" not in request.fixturenames:
-        return
-    stack: Stack = request.getfixturevalue("stack_of_module")
-    for log in sorted([*stack.data_dir.glob("logs/*.log"), *stack.scratch_root.glob("attempts/*/*/supervisor.log")]):
-        print(
-            f"--- {log.relative_to(stack.data_dir)}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-25:])
-        )
+    return report is None or bool(report.failed)
 
 
 @pytest.hookimpl(wrapper=True)

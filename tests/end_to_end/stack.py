@@ -124,6 +124,13 @@ class Stack:
     def run_processes(self) -> dict[int, str]:
         return embedded.run_processes(self.data_dir, self.scratch_root)
 
+    def print_logs(self) -> None:
+        """What each part wrote last; pytest shows it beside a failed test."""
+        logs = [*self.data_dir.glob("logs/*.log"), *self.scratch_root.glob("attempts/*/*/supervisor.log")]
+        for log in sorted([*logs, *self.data_dir.glob("up*.txt")]):
+            last = log.read_text(errors="replace").splitlines()[-25:]
+            print(f"--- {log.relative_to(self.data_dir)}", *last, sep="\n")
+
     # --- jobs ---
 
     def submit(self, script: list[dict[str, Any]], *, ranks: int = 2, name: str = "scripted") -> Job:
@@ -164,9 +171,9 @@ class Stack:
         for rank in range(ranks):
             written = folder.steps(rank).read_bytes()
             assert written and b"".join(read.lines(attempt, rank)) == written
-        for rank in (*range(ranks), -1):
-            written = folder.log(rank).read_bytes()
-            assert written and log_of(attempt, rank) == written
+            assert log_of(attempt, rank) == folder.log(rank).read_bytes()
+        launcher = folder.launcher_log.read_bytes()
+        assert launcher and log_of(attempt, -1) == launcher
 
 
 def newest(job: Job) -> Attempt:
