@@ -16,8 +16,8 @@ def exit_of(rank: int, code: int, clock: float = 0.0, *, consequence: bool = Fal
     return RankExit(rank, 100 + rank, *ended, clock, consequence, tail)
 
 
-def outcome(reason: str, rank: int = 0, at: str = "2026-01-01") -> dict[str, Any]:
-    return {"end_reason": reason, "detail": "said so", "rank": rank, "step": 9, "at": at}
+def outcome(reason: str, rank: int = 0, clock: float = 5.0) -> dict[str, Any]:
+    return {"end_reason": reason, "detail": "said so", "rank": rank, "step": 9, "clock": clock}
 
 
 def verdict(*exits: RankExit, world: int = 2, **facts: Any) -> EndReason:
@@ -27,9 +27,25 @@ def verdict(*exits: RankExit, world: int = 2, **facts: Any) -> EndReason:
 
 
 def test_the_earliest_to_fail_on_purpose_is_heard_first() -> None:
-    outcomes = {0: outcome("trainer_error", 0, "2026-01-02"), 1: outcome("non_finite", 1, "2026-01-01")}
-    found = judge(Facts(world=[0, 1], exits={0: exit_of(0, -6)}, outcomes=outcomes, request=Request.CANCEL))
+    outcomes = {0: outcome("trainer_error", 0, 2.0), 1: outcome("non_finite", 1, 1.0)}
+    found = judge(Facts(world=[0, 1], exits={0: exit_of(0, 1, 3.0)}, outcomes=outcomes, request=Request.CANCEL))
     assert (found.reason, found.rank, found.step, found.detail) == (EndReason.NON_FINITE, 1, 9, "said so")
+
+
+def test_a_survivor_that_could_still_say_that_it_lost_its_peer_is_not_the_cause() -> None:
+    facts = Facts(
+        world=[0, 1],
+        exits={0: exit_of(0, 1, 2.0), 1: exit_of(1, -9, 1.0)},
+        outcomes={0: outcome("trainer_error", 0, 1.5)},
+        any_ready=True,
+    )
+    found = judge(facts)
+    assert (found.reason, found.rank) == (EndReason.CRASHED_BY_SIGNAL, 1)
+
+
+def test_an_error_of_one_rank_explains_the_abort_of_the_other_that_came_later() -> None:
+    outcomes = {0: outcome("trainer_error", 0, 1.0)}
+    assert verdict(exit_of(0, 1, 1.5), exit_of(1, -6, 2.0), outcomes=outcomes) is EndReason.TRAINER_ERROR
 
 
 def test_success_of_one_rank_does_not_hide_the_crash_of_another() -> None:

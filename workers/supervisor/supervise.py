@@ -29,6 +29,7 @@ from workers.supervisor.verdict import Facts, RankExit, first_to_fail, judge
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 TICK_S = 0.05
+NOTICED_LATE_S = 0.2
 # What Paddle's launcher gives the other ranks when one failed.
 OTHERS_S = 3.0
 LOCK_PATIENCE_S = 2.0
@@ -347,7 +348,8 @@ class Supervisor:
         for rank in self.world:
             process = read_json(self.folder.process(rank))
             if process and rank not in self.lost_shims and not processes.alive(process["shim"]):
-                self.lost_shims[rank] = time.monotonic()
+                # Survivors notice at once, and would seem to have been first.
+                self.lost_shims[rank] = time.time() - NOTICED_LATE_S
 
     def exits(self) -> dict[int, RankExit]:
         """How ranks ended, as their shims wrote it down; a shim that was killed itself counts as its rank."""
@@ -364,27 +366,34 @@ class Supervisor:
                     written["clock"],
                     consequence=rank in self.killed,
                     tail=_tail(self.folder.log(rank)),
+                    step=_last_step(self.folder.steps(rank)),
                 )
             elif process is not None and (rank in self.lost_shims or not processes.alive(process["shim"])):
                 status = self.ended_pids.get(process["trainer"], -9)
-                with_launcher = self.launcher_pid is not None and self.ended_pids.get(self.launcher_pid, 0) < 0
+                # Of a launcher that the supervisor has killed itself, the exit is not kept.
+                with_launcher = self.launcher_exit is not None and self.launcher_exit < 0
                 found[rank] = RankExit(
                     rank,
                     process["trainer"],
                     status if status >= 0 else None,
                     -status if status < 0 else None,
-                    self.lost_shims.get(rank, time.monotonic()),
+                    self.lost_shims.get(rank, time.time() - NOTICED_LATE_S),
                     consequence=rank in self.killed or with_launcher or self.recovering,
                     tail=_tail(self.folder.log(rank)),
+                    step=_last_step(self.folder.steps(rank)),
                 )
         return found
 
     def facts(self, exits: dict[int, RankExit]) -> Facts:
-        outcomes = {rank: read_json(self.folder.outcome(rank)) for rank in self.world}
+        outcomes = {
+            rank: read_json(path) | {"clock": path.stat().st_mtime}
+            for rank in self.world
+            if (path := self.folder.outcome(rank)).exists()
+        }
         return Facts(
             world=self.world,
             exits=exits,
-            outcomes={rank: outcome for rank, outcome in outcomes.items() if outcome},
+            outcomes=outcomes,
             request=self.lifeline.control.leave,
             grace_over=self.grace_over,
             imposed=self.imposed,
@@ -445,3 +454,12 @@ def _tail(path: Path) -> str:
             return file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
+
+
+def _last_step(path: Path) -> int | None:
+    """Of the last whole record."""
+    lines = _tail(path).split("\n")[:-1]
+    try:
+        return int(orjson.loads(lines[-1])["step"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return None

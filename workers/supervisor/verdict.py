@@ -24,12 +24,13 @@ class RankExit:
     pid: int | None
     exit_code: int | None
     signal: int | None
-    # Monotonic time of this host.
+    # Seconds since the epoch, by this host's clock.
     clock: float
     # Killed by the supervisor, or with the launcher or the supervisor: not the cause.
     consequence: bool = False
-    # The last lines of its log.
+    # The last lines of its log, and the last step that it recorded.
     tail: str = ""
+    step: int | None = None
 
     @property
     def failed(self) -> bool:
@@ -42,6 +43,7 @@ class Facts:
     """The ranks of this host."""
     exits: dict[int, RankExit] = field(default_factory=dict)
     outcomes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """What ranks wrote down before they ended, each with its "clock"."""
     request: Request | None = None
     grace_over: bool = False
     """The ranks did not leave in time and were killed."""
@@ -74,12 +76,15 @@ def first_to_fail(exits: dict[int, RankExit]) -> RankExit | None:
 
 def judge(facts: Facts) -> Verdict:
     """What a rank said itself, then what was asked or imposed, then how processes ended."""
-    on_purpose = sorted(facts.outcomes.values(), key=lambda outcome: str(outcome.get("at", "")))
+    on_purpose = sorted(facts.outcomes.values(), key=lambda outcome: float(outcome["clock"]))
+    first = first_to_fail({rank: exit for rank, exit in facts.exits.items() if rank not in facts.outcomes})
     for outcome in on_purpose:
         if EndReason(outcome["end_reason"]).status is not Status.SUCCEEDED:
+            # A survivor may still be able to say that it lost its peer: that is not the cause.
+            if first is not None and first.clock < outcome["clock"]:
+                break
             return _from_outcome(outcome)
 
-    first = first_to_fail({rank: exit for rank, exit in facts.exits.items() if rank not in facts.outcomes})
     everyone_ended = all(
         rank in facts.outcomes or (rank in facts.exits and facts.exits[rank].exit_code == 0) for rank in facts.world
     )
@@ -119,21 +124,23 @@ def _from_outcome(outcome: dict[str, Any]) -> Verdict:
 def _from_exit(exit: RankExit, facts: Facts) -> Verdict:
     error = last_error(exit.tail) if exit.signal != signal.SIGKILL else ""
     if re.search(r"\bMemoryError\b|ResourceExhausted|[Oo]ut of memory", error):
-        return Verdict(EndReason.OUT_OF_MEMORY, f"Rank {exit.rank}: {error}", exit.rank)
+        return Verdict(EndReason.OUT_OF_MEMORY, f"Rank {exit.rank}: {error}", exit.rank, exit.step)
     if re.search(r"No space left on device|Disk quota exceeded", error):
-        return Verdict(EndReason.DISK_FULL, f"Rank {exit.rank}: {error}", exit.rank)
+        return Verdict(EndReason.DISK_FULL, f"Rank {exit.rank}: {error}", exit.rank, exit.step)
     if exit.signal is not None:
         detail = f"Rank {exit.rank} was killed by {_signal(exit.signal)}"
         if exit.signal == signal.SIGKILL and facts.oom_kills:
             detail += ", perhaps by the kernel's out-of-memory killer, which was active on this host meanwhile"
         if exit.signal == signal.SIGABRT and error:
             detail += f"; the last line of its log: {error}"
-        return Verdict(EndReason.CRASHED_BY_SIGNAL, f"{detail}.", exit.rank)
+        return Verdict(EndReason.CRASHED_BY_SIGNAL, f"{detail}.", exit.rank, exit.step)
     if facts.disk_full:
         detail = f"Rank {exit.rank} ended with exit code {exit.exit_code} when the host's disk was full."
-        return Verdict(EndReason.DISK_FULL, detail, exit.rank)
+        return Verdict(EndReason.DISK_FULL, detail, exit.rank, exit.step)
     said = f": {error}" if error else "."
-    return Verdict(EndReason.TRAINER_ERROR, f"Rank {exit.rank} ended with exit code {exit.exit_code}{said}", exit.rank)
+    return Verdict(
+        EndReason.TRAINER_ERROR, f"Rank {exit.rank} ended with exit code {exit.exit_code}{said}", exit.rank, exit.step
+    )
 
 
 def _signal(number: int) -> str:
