@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,7 +73,7 @@ class Run:
     progress: Progress = field(default_factory=Progress)
     best_weights: Arrays | None = None  # rank 0 only
     checkpoint_at: int | None = None  # the step of the newest checkpoint
-    began: float = field(default_factory=time.monotonic)
+    began: float = 0.0
 
 
 def train(run: Run) -> EndReason:
@@ -85,8 +86,9 @@ def train(run: Run) -> EndReason:
     checkpoints_made, logged = 0, 0.0
     leave: Request | None = None
     run.model.train()
+    run.began = time.monotonic()
 
-    while progress.at.epoch < training.epochs and progress.applied < (training.max_steps or 2**62):
+    while progress.at.epoch < training.epochs and progress.applied < (training.max_steps or math.inf):
         started = time.perf_counter()
         step = progress.step + 1
 

@@ -13,6 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,9 @@ def zygote(request: pytest.FixtureRequest) -> Zygote:
 class Ranks:
     """Ranks at work on one run folder."""
 
-    def __init__(self, zygote: Zygote, attempt: Attempt, environment: dict[str, str]) -> None:
+    def __init__(
+        self, zygote: Zygote, attempt: Attempt, environment: dict[str, str], module: str = "workers.trainer.__main__"
+    ) -> None:
         self.zygote, self.attempt = zygote, attempt
         holders = [socket.socket() for _ in range(attempt.world + 1)]
         for holder in holders:
@@ -163,6 +166,7 @@ class Ranks:
         self.pids = [
             zygote.ask(
                 {
+                    "module": module,
                     "folder": str(attempt.folder.path),
                     "log": str(attempt.folder.log(rank)),
                     "environment": {
@@ -192,7 +196,8 @@ class Ranks:
 
     def kill(self) -> Attempt:
         for pid in self.pids:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return self.wait()
 
 

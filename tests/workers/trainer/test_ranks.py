@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.workers.trainer.conftest import Attempt, Start, make_attempt, write_dataset
+from tests.workers.trainer.conftest import Attempt, Ranks, Start, make_attempt, write_dataset
 from workers.contract.messages import Control, Request
 
 STEADY = {"dropout": 0.0}
@@ -169,14 +169,32 @@ def test_each_new_number_asks_for_one_checkpoint_now(begin: Start) -> None:
 
 
 def test_a_full_disk_ends_with_its_reason(tmp_path: Path, begin: Start, dataset: Path) -> None:
-    from tests.workers.trainer.conftest import Ranks
-
     attempt = make_attempt(tmp_path / "full", dataset)
     attempt.folder.steps(0).symlink_to("/dev/full")
     zygote = begin("other", training={"max_steps": 1}).zygote
     Ranks(zygote, attempt, {}).wait()
     assert attempt.outcome()["end_reason"] == "disk_full"
     assert attempt.exit_codes == [1]
+
+
+def test_when_rank_0_fails_at_a_checkpoint_only_rank_0_says_why(begin: Start) -> None:
+    ranks = begin("blocked", world=2, training={"max_steps": 100_000, "epochs": 1000}).until_step(2)
+    folder = ranks.attempt.folder
+    folder.checkpoints.rmdir()
+    folder.checkpoints.write_text("in the way")
+    ranks.attempt.ask(Control(checkpoint=1))
+    assert ranks.zygote.ask({"wait": ranks.pids[0]}) == 1
+    ranks.kill()
+    assert ranks.attempt.outcome(0)["end_reason"] == "trainer_error"
+    assert not folder.outcome(1).exists()
+
+
+@pytest.mark.slow
+def test_rank_0_may_work_alone_for_longer_than_gloo_waits(tmp_path: Path, zygote: Any, dataset: Path) -> None:
+    attempt = make_attempt(tmp_path / "patient", dataset, world=2)
+    (attempt.folder.path / "seconds").write_text("40")
+    Ranks(zygote, attempt, {}, module="tests.workers.trainer.patient").wait()
+    assert attempt.exit_codes == [0, 0], attempt.log(1)
 
 
 @pytest.mark.slow

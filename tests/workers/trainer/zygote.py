@@ -7,6 +7,7 @@ Requests and answers are lines of JSON on stdin and stdout; a rank is the real
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -18,7 +19,7 @@ def rank(request: dict) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(request["environment"])
-    from workers.trainer.__main__ import main
+    main = importlib.import_module(request.get("module", "workers.trainer.__main__")).main
 
     code = 70
     try:
