@@ -9,6 +9,7 @@ from django.views.decorators.http import require_safe
 
 from jobs.models import Evaluation
 from jobs.steps import chart
+from jobs.steps.packed import CHARTED
 from jobs.views.rows import Asked, attempt_of, job_for, whole_number
 from workers.contract.records import dumps
 
@@ -18,12 +19,14 @@ POINTS, POINTS_BESIDE, MOST_BESIDE = 1000, 300, 5
 
 @require_safe
 def job_chart(request: Asked, pk: int) -> HttpResponse:
-    """`attempt` is the viewed one (default: the newest), `first` and `last` zoom, `only` leaves the others out."""
+    """`attempt` is the viewed one (default: the newest), `first` and `last` zoom, `fields` chooses what is charted,
+    `only` leaves the other attempts out."""
     job = job_for(request, pk)
     viewed = attempt_of(job, request.GET.get("attempt"))
     rank = whole_number(request.GET.get("rank"), 0)
     first, last = (whole_number(request.GET.get(name), -1) for name in ("first", "last"))
     points = min(max(whole_number(request.GET.get("points"), POINTS), 10), 5000)
+    fields = [name for name in request.GET.get("fields", "").split(",") if name in CHARTED]
     attempts = [viewed]
     if "only" not in request.GET:
         others = job.attempts.exclude(pk=viewed.pk).order_by("-number")
@@ -37,6 +40,7 @@ def job_chart(request: Asked, pk: int) -> HttpResponse:
                 first=first if first >= 0 else None,
                 last=last if last >= 0 else None,
                 points=points if attempt is viewed else min(points, POINTS_BESIDE),
+                fields=fields or None,
             )
             for attempt in attempts
         ],

@@ -62,6 +62,12 @@ def test_each_rank_has_its_own(people: People, running: Attempt) -> None:
     assert people.owner.get(url, {"rank": "7"}).json()["attempts"][0]["step"] == []
 
 
+def test_only_the_fields_asked_for_are_sent(people: People, running: Attempt) -> None:
+    url = f"/jobs/{running.job_id}/chart/"
+    fields = people.owner.get(url, {"fields": "loss,lr,password"}).json()["attempts"][0]["fields"]
+    assert set(fields) == {"loss", "lr"}
+
+
 @pytest.mark.parametrize("query", [{"rank": "x"}, {"first": "-5"}, {"points": "1e9"}, {"last": "'"}])
 def test_nonsense_in_the_query_is_harmless(people: People, running: Attempt, query: dict[str, str]) -> None:
     assert people.owner.get(f"/jobs/{running.job_id}/chart/", query).status_code == 200

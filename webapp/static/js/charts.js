@@ -382,6 +382,7 @@ class Board {
     this.drawn = 0;
     this.asked = 0;
     this.charts = [...element.querySelectorAll(".plot")].map((plot) => new Chart(this, plot));
+    this.fields = [...new Set(this.charts.flatMap((chart) => [chart.field, chart.second, "loss"]).filter(Boolean))].join();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.charts.forEach((chart) => chart.renew()));
     const log = document.getElementById("log-loss");
     log.addEventListener("change", () => {
@@ -415,7 +416,7 @@ class Board {
   // Fetches what is drawn; the answer to an older question is thrown away.
   async load() {
     const asked = ++this.asked;
-    const query = new URLSearchParams({ attempt: this.element.dataset.attempt, rank: this.element.dataset.rank });
+    const query = new URLSearchParams({ attempt: this.element.dataset.attempt, rank: this.element.dataset.rank, fields: this.fields });
     if (this.range) {
       query.set("first", this.range[0]);
       query.set("last", this.range[1]);
