@@ -4,6 +4,7 @@
 #   make run      the same without sample data
 #   make setup    install only
 #   make test, make test-slow, make check
+#   make translations   extract new texts into locale/
 #   make lock     resolve the dependencies again into requirements/
 #   make bench-live, bench-record, bench-ingest, bench-chart
 
@@ -20,7 +21,7 @@ INSTALL := $(RUN) requirements/install.py packages
 ENVIRONMENT := set -a; if [ -f .env ]; then . ./.env; fi; \
 	$(foreach name,PORT DATA_DIR,$(if $($(name)),$(name)='$($(name))';)) set +a;
 
-.PHONY: setup setup-dev demo run test test-slow check lock messages
+.PHONY: setup setup-dev demo run test test-slow check lock messages translations
 
 setup: $(VENV)/.run node_modules/.installed messages
 	@echo "Set-up is complete."
@@ -60,6 +61,10 @@ messages: | $(VENV)/.run
 	@for po in $$(find locale -name '*.po' 2>/dev/null); do \
 		if [ ! "$${po%.po}.mo" -nt "$$po" ]; then $(VENV)/bin/pybabel -q compile -i "$$po" -o "$${po%.po}.mo"; fi; \
 	done
+
+# Every text of the web side into the .po files, which people then complete; tests notice what was forgotten.
+translations: setup-dev
+	@$(RUN) manage.py translations
 
 demo: setup
 	@$(ENVIRONMENT) exec $(RUN) manage.py up --demo
