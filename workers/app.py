@@ -49,8 +49,9 @@ def start(spec: dict[str, Any]) -> None:
     logger.info("attempt %s of job %s: supervisor started", checked.attempt, checked.job)
 
 
-@signals.worker_ready.connect  # type: ignore[untyped-decorator]
-def _worker_ready(**_: Any) -> None:
+# Before the broker is reached: dead supervisors are looked after while Redis is away, too.
+@signals.worker_init.connect  # type: ignore[untyped-decorator]
+def _worker_init(**_: Any) -> None:
     global _threads
     processes.hide_environment()
     try:

@@ -118,6 +118,20 @@ def test_worker_stops_when_asked_and_leaves_the_attempt_alone(
     attempt.end()
 
 
+def test_worker_looks_after_a_dead_supervisor_before_redis_is_back(
+    host: Host, worker: Worker, redis_server: RedisServer
+) -> None:
+    attempt = host.start([{"do": "steps", "n": 100_000, "ms": 5}]).running()
+    worker.kill()
+    redis_server.kill()
+    os.kill(attempt.supervisor_pid, signal.SIGKILL)
+    worker.start()
+    eventually(lambda: '"supervisor_lost"' in attempt.folder.report.read_text(), what="the recovery")
+    redis_server.start()
+    assert attempt.end()["end_reason"] == "supervisor_lost"
+    attempt.assert_everything_stored()
+
+
 def test_watcher_recovers_an_attempt_whose_supervisor_was_killed(host: Host) -> None:
     lost = host.start([{"do": "steps", "n": 100_000, "ms": 5}], devices=[0]).running()
     living = host.start([{"do": "steps", "n": 100_000, "ms": 5}], devices=[1]).running()
@@ -151,6 +165,13 @@ def test_watcher_lets_a_message_start_what_died_before_its_first_word(host: Host
     threads = HostThreads(host.config)
     eventually(lambda: (threads.watch(), attempt.folder.newest_claim == -1)[1], what="the claim is given back")
     assert host.send(spec).end()["end_reason"] == "completed"
+
+
+def test_a_gpu_that_is_not_there_stops_the_worker_with_a_sentence(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEVICES", "gpu:97")
+    done = subprocess.run([sys.executable, "-m", "workers"], cwd=BASE_DIR, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "DEVICES names the GPUs 97, but nvidia-smi lists only 0 of them." in done.stderr
 
 
 def test_a_wrong_setting_is_one_sentence_and_no_traceback(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
