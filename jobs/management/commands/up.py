@@ -58,7 +58,7 @@ class Command(BaseCommand):
                 finally:
                     self.children.stop()
                     self.kill_what_is_left()
-        except (embedded.Unusable, ValueError) as error:
+        except (embedded.Unusable, services.Refused, ValueError) as error:
             raise CommandError(str(error)) from None
 
     def on_signal(self, number: int, frame: object) -> None:

@@ -1,0 +1,252 @@
+"""Every text of the web side has its Chinese, and no page falls back to English."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from babel.messages.mofile import write_mo
+from django.conf import settings
+from django.template.base import Lexer, TokenType
+from django.test import Client
+from django.utils import timezone, translation
+from django.utils.translation import trans_real
+
+from jobs import services
+from jobs.management.commands.translations import LOCALES, catalogue_path, extracted, read, translated
+from jobs.models import Attempt, JobEvent
+from tests.browser import seed
+from workers.contract.states import EndReason, Status
+
+TEMPLATES = sorted((settings.BASE_DIR / "templates").rglob("*.html"))
+_PLACEHOLDER = re.compile(r"%(?:\(\w+\))?[-+ 0#]*(?:\d+)?(?:\.\d+)?[a-zA-Z%]")
+_WORD = re.compile(r"[A-Za-z][A-Za-z’']+")
+_TEXT_ATTRIBUTES = {"title", "placeholder", "aria-label", "alt", "data-confirm", "data-label", "data-on", "data-off"}
+
+
+# --- the catalogue -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("locale", LOCALES)
+def test_every_text_is_in_the_catalogue_and_nothing_else(locale: str) -> None:
+    there, needed = ({message.id for message in catalogue if message.id} for catalogue in (read(locale), extracted()))
+    assert not needed - there, "run `make translations`, then translate what it lists"
+    assert not there - needed, "run `make translations`: it removes what no page says any more"
+
+
+@pytest.mark.parametrize("locale", LOCALES)
+def test_every_text_is_translated(locale: str) -> None:
+    assert [message.id for message in read(locale) if message.id and not translated(message)] == []
+
+
+@pytest.mark.parametrize("locale", LOCALES)
+def test_translations_fill_in_the_same_values(locale: str) -> None:
+    for message in read(locale):
+        if not message.id:
+            continue
+        # Chinese has one form for both: it has to do with what the plural has.
+        said = message.id if isinstance(message.id, str) else message.id[-1]
+        for text in [message.string] if isinstance(message.string, str) else message.string:
+            assert sorted(_PLACEHOLDER.findall(said)) == sorted(_PLACEHOLDER.findall(text)), said
+
+
+def test_chinese_sentences_end_as_chinese_sentences_do() -> None:
+    for message in read("zh_Hans"):
+        said = message.id if isinstance(message.id, str) else message.id[-1]
+        text = message.string if isinstance(message.string, str) else message.string[0]
+        if said.endswith((".", "?")) and said != ".":
+            assert text.endswith(("。", "？")), text
+        assert not re.search(r"[\u4e00-\u9fff][,;:?!]|[,;:?!][\u4e00-\u9fff]", text), text
+
+
+# --- templates -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: str(path.relative_to(settings.BASE_DIR)))
+def test_templates_have_no_text_outside_of_translate(path: Path) -> None:
+    plain, wrapped = [], False
+    for token in Lexer(path.read_text("utf-8")).tokenize():
+        if token.token_type is TokenType.BLOCK:
+            tag = token.split_contents()[0]
+            wrapped = tag in ("blocktranslate", "blocktrans", "comment") or (
+                wrapped and not tag.startswith(("endblocktrans", "endcomment"))
+            )
+        elif token.token_type is TokenType.TEXT and not wrapped:
+            plain.append(token.contents)
+    names = {"Evenkeel", "UTC", "SHA", "sha", "ms"}
+    assert sorted(set(_words("".join(plain))) - names) == []
+
+
+def test_the_scan_of_templates_sees_text_and_attributes() -> None:
+    assert list(_words('<p title="one">two <a href="/x" class="y">three</a></p><script>no</script>')) == [
+        "one",
+        "two",
+        "three",
+    ]
+
+
+# --- pages ---------------------------------------------------------------------------------
+
+# What stays as it is in Chinese: names of products, formats, units, and values that are typed as they are.
+NAMES = {
+    "Evenkeel", "English", "PaddlePaddle", "PaddleNLP", "Paddle", "Inference", "ERNIE", "AdamW", "LayerNorm", "AMP",
+    "Dropout", "Transformer", "Redis", "Hub", "Rank", "rank", "token", "CPU", "GPU", "MB", "GiB", "MiB", "KiB",
+    "JSON", "SHA", "UTC", "UID", "ID", "JavaScript", "Cookie", "worker", "float", "fp", "bf", "NaN", "scratch",
+    "job", "folder", "hub", "ernie", "base", "zh", "nano", "train", "dev", "python", "paddlepaddle", "paddlenlp",
+    "evenkeel", "device", "cpu", "sha",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> Iterator[None]:
+    """What `make messages` does, for who runs pytest by itself."""
+    path = catalogue_path("zh_Hans")
+    if not path.with_suffix(".mo").exists() or path.stat().st_mtime > path.with_suffix(".mo").stat().st_mtime:
+        with path.with_suffix(".mo").open("wb") as file:
+            write_mo(file, read("zh_Hans"))
+        trans_real._translations.clear()
+    yield
+    translation.activate(settings.LANGUAGE_CODE)
+
+
+@pytest.fixture
+def rows(db: None, settings: Any, tmp_path: Path) -> dict[str, Any]:
+    """Jobs in several states; what people and hosts named themselves is in Chinese, so that English is ours."""
+    settings.STORAGE_ROOT = tmp_path
+    admin, owner = seed.user("管理员", staff=True), seed.user("用户")
+    data = seed.dataset(name="评论")
+    data.labels = ["负面", "正面"]
+    data.save()
+    here = seed.host("主机一")
+    seed.host("主机二", online=False, last_seen_at=timezone.now() - timedelta(hours=3))
+    seed.host("主机三", draining=True, devices=[])
+    done = seed.submit(owner, data, "成功", precision__mode="fp16")
+    attempt = seed.succeed(done, here)
+    for kind, more in EVENTS:
+        JobEvent.objects.create(job=done, attempt=attempt, kind=kind, **more)
+    failed = seed.submit(owner, data, "失败", precision__mode="fp16", optimizer__learning_rate=0.5)
+    seed.fail_with_nan(failed, here)
+    Attempt.objects.filter(job=failed).update(end_detail="详情")
+    JobEvent.objects.filter(job=failed, kind="status").update(message="")
+    settings_now = failed.newest.settings | {"clipping": {"max_norm": 2.0}}
+    services.retry(failed, actor=owner, settings=settings_now, from_checkpoint=True)
+    again = seed.start(failed, here)
+    seed.add_steps(again, seed.records(201, 640))
+    services.ask_to_leave(failed, services.Request.PAUSE, actor=owner)
+    lost = seed.start(seed.submit(owner, data, "失联"))
+    services.transition(lost, Status.UNRESPONSIVE, actor_name="controller")
+    starting = seed.submit(owner, data, "启动").newest
+    services.transition(starting, Status.STARTING, actor_name="controller")
+    Attempt.objects.filter(pk=starting.pk).update(stage="turning texts into tokens 500 of 1000")
+    ended = seed.submit(owner, data, "已停")
+    services.ask_to_leave(ended, services.Request.CANCEL, actor=owner)
+    return {"admin": admin, "owner": owner, "jobs": [done, failed, lost.job, starting.job, ended], "ended": ended}
+
+
+EVENTS: list[tuple[str, dict[str, Any]]] = [
+    ("claimed", {"actor_name": "supervisor", "data": {"host": "主机一"}}),
+    ("started", {"actor_name": "supervisor"}),
+    ("stage", {"message": "loading the checkpoint step 200", "actor_name": "rank 0", "rank": 0}),
+    ("skipped", {"step": 5, "data": {"first": 5, "last": 5, "count": 1, "what": "found_inf"}}),
+    ("non_finite", {"step": 7, "data": {"first": 7, "last": 9, "count": 3, "what": "NaN"}}),
+    ("scale", {"step": 5, "data": {"old": 65536.0, "new": 32768.0}}),
+    ("evaluation", {"step": 9, "data": {"metrics": {"loss": 0.5, "accuracy": 0.7, "macro_f1": 0.6}}}),
+    ("checkpoint", {"step": 9, "data": {"good": False}}),
+    ("checkpoint_published", {"step": 9}),
+    ("artifact", {"data": {"name": "模型"}}),
+    ("artifact_published", {"data": {"name": "模型"}}),
+    ("rank_exit", {"rank": 1, "data": {"signal": 9, "first": True}}),
+    ("request", {"reason": "checkpoint"}),
+]
+
+
+def test_pages_are_chinese_from_top_to_bottom(rows: dict[str, Any], client: Client) -> None:
+    client.force_login(rows["admin"])
+    urls = [
+        "/",
+        "/?q=没有",
+        "/?status=failed",
+        "/jobs/new/",
+        "/hosts/",
+        "/not-there/",
+        f"/jobs/{rows['ended'].pk}/retry/",
+    ]
+    for job in rows["jobs"]:
+        urls += [f"/jobs/{job.pk}/", f"/jobs/{job.pk}/?rank=1", f"/jobs/{job.pk}/log/?q=没有"]
+    urls += [f"/jobs/{rows['jobs'][1].pk}/?attempt=1"]
+    for url in urls:
+        assert _english(client.get(url, headers={"accept-language": "zh-CN"}).content.decode()) == [], url
+    client.logout()
+    assert _english(client.get("/login/", headers={"accept-language": "zh-CN"}).content.decode()) == []
+
+
+def test_complaints_about_settings_are_chinese(rows: dict[str, Any], client: Client) -> None:
+    client.force_login(rows["owner"])
+    wrong = {
+        "name": "",
+        "training.epochs": "0",
+        "training.batch_size": "很多",
+        "optimizer.learning_rate": "0",
+        "optimizer.weight_decay": "2",
+        "optimizer.beta1": "1",
+        "optimizer.beta2": "nan",
+        "clipping.max_norm": "很大",
+        "precision.mode": "错",
+        "data.text_column": "",
+        "loss_scaling.floor": "99999999",
+        "model.source": "hub",
+    }
+    response = client.post("/jobs/new/", wrong, headers={"accept-language": "zh-CN"})
+    assert response.status_code == 422
+    assert _english(response.content.decode(), NAMES | {"name"}) == []
+
+
+def test_the_admin_is_chinese(rows: dict[str, Any], client: Client) -> None:
+    client.force_login(rows["admin"])
+    headers = {"accept-language": "zh-CN"}
+    # Rows of the machinery hold its own words; what is around them is for people.
+    around = re.compile(r"<(tbody|style|svg)\b.*?</\1>|<option.*?</option>|<dialog.*?</dialog>", re.S)
+    names = ("job", "attempt", "host", "dataset", "jobevent", "checkpoint", "evaluation", "artifact", "placement")
+    for url in ("/admin/", *(f"/admin/jobs/{name}/" for name in names)):
+        page = around.sub("", client.get(url, headers=headers).content.decode())
+        assert _english(page, NAMES | {"text", "classification", *map(str, Status), *map(str, EndReason)}) == [], url
+    data = {"action": "retry_selected", "_selected_action": [str(rows["ended"].pk)]}
+    page = client.post("/admin/jobs/job/", data, headers=headers).content.decode()
+    assert "对所有任务的更改" in page
+    assert _english(around.sub("", page)) == []
+
+
+def _english(page: str, names: set[str] = NAMES) -> list[str]:
+    return sorted({word for word in _words(page) if word not in names})
+
+
+def _words(page: str) -> Iterator[str]:
+    """Words of what is to be read: text and the attributes that are shown or spoken; no scripts, no logs."""
+    reader = _Reader()
+    reader.feed(page)
+    reader.close()
+    for text in reader.texts:
+        yield from _WORD.findall(text)
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.hidden = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.hidden += tag in ("script", "style", "pre")
+        self.texts += [value for name, value in attrs if name in _TEXT_ATTRIBUTES and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        self.hidden -= tag in ("script", "style", "pre")
+
+    def handle_data(self, data: str) -> None:
+        if not self.hidden:
+            self.texts.append(data)
