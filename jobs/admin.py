@@ -169,12 +169,12 @@ def _retry_all(jobs: list[Job], overrides: dict[str, str], from_checkpoint: bool
 
 
 def _overridden(settings: dict[str, Any], overrides: dict[str, str]) -> dict[str, Any]:
-    """A copy with what was filled in; a setting that this job's recipe does not have is left alone."""
+    """A copy with what was filled in, "none" for nothing; a setting that this job's recipe lacks is left alone."""
     copy = {name: dict(value) if isinstance(value, dict) else value for name, value in settings.items()}
     for name, value in overrides.items():
         group, _dot, key = name.partition(".")
         if isinstance(copy.get(group), dict) and key in copy[group]:
-            copy[group][key] = value
+            copy[group][key] = None if value.lower() == "none" else value
     return copy
 
 

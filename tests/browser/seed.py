@@ -21,9 +21,11 @@ if __name__ == "__main__":
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.utils import timezone
 
 from jobs import bus, services
+from jobs.controller import steps
 from jobs.models import (
     Artifact,
     Attempt,
@@ -37,10 +39,8 @@ from jobs.models import (
     LogChunk,
     Placement,
 )
-from jobs.steps import packed, store
-from jobs.steps.runs import Run, extended
 from workers.contract.messages import Announcement
-from workers.contract.records import encode, jsonable
+from workers.contract.records import encode
 from workers.contract.states import EndReason, Status
 
 PASSWORD = "even-keel-password"  # noqa: S105
@@ -174,24 +174,18 @@ def records(
 
 
 def add_steps(attempt: Attempt, rows: list[dict[str, Any]], rank: int = 0) -> None:
-    """What ingest does with accepted lines, as far as pages can tell."""
+    """What the controller does with lines that it accepts."""
     body = b"".join(map(encode, rows))
-    values, matrix = packed.parse(body)
-    cursor, _ = Cursor.objects.get_or_create(attempt=attempt, rank=rank, kind="steps")
-    store.append(attempt.pk, rank, cursor.lines, body, matrix)
-    known = extended([Run(**run) for run in cursor.state.get("runs", [])], matrix, cursor.lines)
-    cursor.state = {"runs": [run.to_json() for run in known], "newest": values[-1]}
-    cursor.offset, cursor.lines = cursor.offset + len(body), cursor.lines + len(rows)
-    cursor.save()
-    if rank == 0:
-        attempt.attempted, attempt.applied = rows[-1]["step"], rows[-1]["applied"]
-        attempt.skipped += sum(row["skipped"] is not None for row in rows)
-        attempt.clipped += sum(row["clipped"] for row in rows)
-        attempt.non_finite += sum(not math.isfinite(row["loss_all"] or 0) for row in rows)
-        attempt.newest_record = jsonable(rows[-1])
-        # The run began as long ago as its newest record says.
-        attempt.started_at = timezone.now() - timedelta(seconds=rows[-1]["t"])
-        attempt.save()
+    with transaction.atomic():
+        cursor, _ = Cursor.objects.select_for_update().get_or_create(attempt=attempt, rank=rank, kind="steps")
+        steps.apply(attempt, cursor, body)
+        cursor.offset += len(body)
+        cursor.save()
+        if rank == 0:
+            # The run began as long ago as its newest record says.
+            started = timezone.now() - timedelta(seconds=rows[-1]["t"])
+            Attempt.objects.filter(pk=attempt.pk).update(started_at=started)
+    attempt.refresh_from_db()
 
 
 def announce(attempt: Attempt, *changed: str) -> None:

@@ -83,6 +83,12 @@ def test_only_what_is_filled_in_is_changed(admin: Client, failed: list[Job]) -> 
         assert f"#{job.pk} {job.name}: attempt 2 is queued, from step 200." in answer.text
 
 
+def test_a_setting_that_may_be_empty_is_emptied_by_none(admin: Client, failed: list[Job]) -> None:
+    admin.post(URL, _selected(failed[:1], retry="Retry", **{"clipping.max_norm": "none"}))
+    failed[0].refresh_from_db()
+    assert failed[0].newest is not None and failed[0].newest.settings["clipping"]["max_norm"] is None
+
+
 def test_one_that_cannot_be_retried_does_not_keep_the_others_from_it(admin: Client, failed: list[Job]) -> None:
     answer = admin.post(URL, _selected(failed, retry="Retry", start="scratch"), follow=True)
     assert [job.attempts.count() for job in failed] == [2, 2, 1]

@@ -62,7 +62,7 @@ class Page:
         for _ in range(400):
             if condition():
                 return
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02)
         pytest.fail(f"{what}; it was told {self.said}")
 
     async def close(self) -> None:
@@ -113,6 +113,7 @@ def test_nan_and_infinity_stay_what_they_are(running: Attempt) -> None:
     async def scene(hub: live.Hub) -> None:
         page = Page(hub.watch(running.job_id, running.pk, 0, 0))
         await do(seed.add_steps)(running, seed.records(1, 3, nan_from=3))
+        await do(seed.announce)(running, "steps")
         await page.until(lambda: len(page.steps) == 3, "not all steps came")
         columns = next(data for event, data, _ in page.said if event == "steps")
         assert columns["loss_all"][2] == "nan" and columns["grad_norm"][0] == "inf"
@@ -226,6 +227,7 @@ def test_a_retry_does_not_mix_with_the_attempt_before(running: Attempt, job: Job
     async def scene(hub: live.Hub) -> None:
         page = Page(hub.watch(job.pk, again.pk, 0, 0))
         await do(seed.add_steps)(again, seed.records(1, 3))
+        await do(seed.announce)(again, "steps")
         await page.until(lambda: bool(page.steps), "nothing came")
         assert page.steps == [1, 2, 3]
         await page.close()

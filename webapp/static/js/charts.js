@@ -66,7 +66,7 @@ function short(value) {
   if (value === "nan") return "NaN";
   if (value === "inf") return "∞";
   if (value === "-inf") return "−∞";
-  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6)) return value.toExponential(2).replace("e+", "e");
+  if (value !== 0 && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6)) return value.toExponential(2).replace(/\.?0*e\+?/, "e");
   return String(Number(value.toPrecision(4)));
 }
 
@@ -338,6 +338,7 @@ class Chart {
     if (note) {
       note.textContent = text;
       note.hidden = !text;
+      this.element.classList.toggle("empty-plot", Boolean(text));
     }
   }
 
