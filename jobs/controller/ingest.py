@@ -238,7 +238,7 @@ def _take_steps(attempt: Attempt, cursor: Cursor, body: bytes) -> set[str]:
         logger.exception("%s %d/steps at %d: kept as it is, not charted", attempt, cursor.rank, cursor.offset)
         cursor.state, cursor.lines = orjson.loads(state), lines
         matrix = packed.unreadable(body.count(b"\n"))
-        store.append(attempt.pk, cursor.rank, cursor.lines, body, matrix)
+        store.append(attempt.pk, cursor.rank, cursor.lines, body, [None] * len(matrix), matrix)
         cursor.lines += len(matrix)
         _not_applied(attempt, cursor, Kind.STEPS, cursor.offset, error)
         return {"steps", "events"}
@@ -251,7 +251,9 @@ def _take_lines(attempt: Attempt, cursor: Cursor, body: bytes) -> set[str]:
     for line in body[:-1].split(b"\n"):
         try:
             with transaction.atomic():
-                changed |= reports.apply(attempt, cursor.rank, orjson.loads(line), seen)
+                # PostgreSQL keeps no NUL in texts, and an end must not be lost for one.
+                said = orjson.loads(line.replace(b"\\u0000", b"\\ufffd"))
+                changed |= reports.apply(attempt, cursor.rank, said, seen)
         except Exception as error:
             if _is_the_databases(error):
                 raise

@@ -23,7 +23,7 @@ Mask = npt.NDArray[np.bool_]
 def apply(attempt: Attempt, cursor: Cursor, body: bytes) -> set[str]:
     """Stores whole lines at the cursor, in the caller's transaction. Returns what changed, for the page."""
     values, matrix = packed.parse(body)
-    store.append(attempt.pk, cursor.rank, cursor.lines, body, matrix)
+    store.append(attempt.pk, cursor.rank, cursor.lines, body, values, matrix)
     state = cursor.state
     state["runs"] = [
         run.to_json() for run in extended([Run(**run) for run in state.get("runs", [])], matrix, cursor.lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from workers.contract.records import FIELDS
 BLOCK = 4096
 
 _NAMES = tuple(FIELDS)
+_get = itemgetter(*_NAMES)
 _NON_FINITE = frozenset(("nan", "inf", "-inf"))
 # A line that columns cannot give back byte for byte is kept here as it is.
 _LINE = "line"
@@ -22,17 +24,24 @@ _LINE = "line"
 _UNUSUAL = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
 
 
-def seal(lines: Sequence[bytes], values: Sequence[Any]) -> bytes:
-    """`lines` (without newlines) as a block's body; `values` are their JSON values, see packed.parse.
+def seal(lines: Sequence[bytes], values: Sequence[Any] | None = None) -> bytes:
+    """`lines` (without newlines) as a block's body; `values` are their JSON values, if there are any already.
 
-    Proven before it is returned: what `unseal` makes of it is `lines`.
+    Proven before it is returned: `unseal` gives `lines` back.
     """
+    joined = _joined(lines)
     try:
-        body = columns.encode(_typed(values))
-        if _unseal_joined(body) == _joined(lines):
+        # All lines in one call of the parser, and back in one call of the encoder.
+        body = columns.encode(_typed(orjson.loads(joined) if values is None else values))
+        if orjson.dumps(_records(columns.decode(body))) == joined:
             return body
     except _UNUSUAL:
         pass
+    return _seal_one_by_one(lines)
+
+
+def _seal_one_by_one(lines: Sequence[bytes]) -> bytes:
+    values = [_value(line) for line in lines]
     odd = {index for index, (line, value) in enumerate(zip(lines, values, strict=True)) if not _is_plain(line, value)}
     body = _with_odd_lines(lines, values, odd)
     if unseal(body) != list(lines):
@@ -101,8 +110,8 @@ def _with_odd_lines(lines: Sequence[bytes], values: Sequence[Any], odd: set[int]
 
 def _typed(rows: Sequence[Any]) -> dict[str, Column]:
     stored: dict[str, Column] = {}
-    for name, kind in FIELDS.items():
-        items = [row[name] for row in rows]
+    for (name, kind), column in zip(FIELDS.items(), zip(*map(_get, rows), strict=True), strict=True):
+        items = list(column)
         if name == "extras":
             stored |= _extras(items)
         elif name == "batch_id":
@@ -206,10 +215,11 @@ def _joined(lines: Sequence[bytes]) -> bytes:
     return b"[" + b",".join(lines) + b"]"
 
 
-def _unseal_joined(body: bytes) -> bytes:
-    """As _joined(unseal(body)), in one call of the encoder where there is no odd line."""
-    stored = columns.decode(body)
-    return _joined(unseal(body)) if _LINE in stored else orjson.dumps(_records(stored))
+def _value(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except ValueError:
+        return None
 
 
 def _is_plain(line: bytes, value: Any) -> bool:

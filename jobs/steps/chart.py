@@ -185,7 +185,7 @@ def _line(store: _Store, stretches: list[Stretch], bucket: int, level: int) -> d
     return {
         "step": step,
         "first_step": points.first_step.tolist(),
-        "fields": {name: _field(stats, step, bucket) for name, stats in points.fields.items()},
+        "fields": {name: _field(points, row, step, bucket > 1) for row, name in enumerate(points.fields)},
         "marks": {name: _marks(getattr(points, name), step) for name in _MARKS},
     }
 
@@ -197,17 +197,18 @@ def _marks(counts: levels.Ints, step: list[int]) -> list[list[int]]:
     return [[step[index], int(counts[index])] for index in np.flatnonzero(counts)]
 
 
-def _field(stats: levels.Stats, step: list[int], bucket: int) -> dict[str, Any]:
-    blank: dict[int, str | None] = {}
-    for index in np.flatnonzero(stats.finite == 0).tolist():
-        nan, pos_inf, neg_inf = stats.nan[index], stats.pos_inf[index], stats.neg_inf[index]
-        blank[index] = "nan" if nan else "inf" if pos_inf else "-inf" if neg_inf else None
-    odd = np.flatnonzero(stats.nan + stats.pos_inf + stats.neg_inf).tolist()
-    result: dict[str, Any] = {"mean": _numbers(stats.mean, blank)}
-    if bucket > 1:
-        result |= {"min": _numbers(stats.min, blank), "max": _numbers(stats.max, blank)}
+def _field(points: levels.Buckets, row: int, step: list[int], wide: bool) -> dict[str, Any]:
+    nan, pos_inf, neg_inf = points.nan[row], points.pos_inf[row], points.neg_inf[row]
+    blank: dict[int, str | None] = {
+        index: "nan" if nan[index] else "inf" if pos_inf[index] else "-inf" if neg_inf[index] else None
+        for index in np.flatnonzero(points.finite[row] == 0).tolist()
+    }
+    result: dict[str, Any] = {"mean": _numbers(points.mean[row], blank)}
+    if wide:
+        result |= {"min": _numbers(points.min[row], blank), "max": _numbers(points.max[row], blank)}
     result["non_finite"] = [
-        [step[index], int(stats.nan[index]), int(stats.pos_inf[index]), int(stats.neg_inf[index])] for index in odd
+        [step[index], int(nan[index]), int(pos_inf[index]), int(neg_inf[index])]
+        for index in np.flatnonzero(nan + pos_inf + neg_inf).tolist()
     ]
     return result
 

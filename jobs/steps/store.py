@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from django.db import transaction
@@ -20,8 +21,27 @@ from jobs.steps.block import BLOCK
 MOST_ROWS = 64
 
 
-def append(attempt: int, rank: int, start: int, body: bytes, matrix: packed.Matrix) -> None:
-    """Whole lines as one row of the tail; `start` is the number of records before them."""
+def append(attempt: int, rank: int, start: int, body: bytes, values: list[Any], matrix: packed.Matrix) -> None:
+    """Whole lines after those that are stored; `start` is the number of records before them.
+
+    As one row of the tail, or, when they come faster than a quarter of a block at a time, sealed at once:
+    what is not written twice is not written twice.
+    """
+    if len(matrix) >= BLOCK // 4:
+        rows = _rows(attempt, rank)
+        if sum(len(row.matrix) for row in rows) + len(matrix) >= BLOCK:
+            old = [row.body for row in rows]
+            old_values = packed.parse(b"".join(old))[0] if old else []
+            whole = np.concatenate([*(row.matrix for row in rows), matrix])
+            _delete(rows)
+            _write(
+                attempt, rank, *_split(start + len(matrix) - len(whole), [*old, body], [*old_values, *values], whole)
+            )
+            return
+    _append(attempt, rank, start, body, matrix)
+
+
+def _append(attempt: int, rank: int, start: int, body: bytes, matrix: packed.Matrix) -> None:
     StepTail.objects.create(
         attempt_id=attempt,
         rank=rank,
@@ -56,30 +76,64 @@ def overlong(attempts: Iterable[int] | None = None) -> list[Tail]:
 
 def seal(tail: Tail) -> None:
     """Moves whole blocks out of the tail and makes what is left one row. Encodes first, then one short transaction."""
-    rows = list(
-        StepTail.objects.filter(attempt=tail.attempt, rank=tail.rank)
-        .order_by("start")
-        .values_list("pk", "start", "body", "packed")
-    )
+    rows = _rows(tail.attempt, tail.rank)
     if not rows:
         return
-    start = rows[0][1]
-    body = b"".join(bytes(row[2]) for row in rows)
-    matrix = np.concatenate([packed.from_bytes(bytes(row[3])) for row in rows])
-    lines = body[:-1].split(b"\n")
-    whole = len(lines) // BLOCK * BLOCK
-    blocks = [_Sealed.of(lines[at : at + BLOCK], matrix[at : at + BLOCK], start + at) for at in range(0, whole, BLOCK)]
+    body = b"".join(row.body for row in rows)
+    values, _ = packed.parse(body)
+    blocks, rest = _split(rows[0].start, [body], values, np.concatenate([row.matrix for row in rows]))
     with transaction.atomic():
-        gone, _ = StepTail.objects.filter(pk__in=[row[0] for row in rows]).delete()
-        if gone != len(rows):
-            # Another controller has sealed them; nothing of this is needed.
-            transaction.set_rollback(True)
-            return
-        for sealed in blocks:
-            sealed.write(tail.attempt, tail.rank)
-        if whole < len(lines):
-            rest = b"\n".join(lines[whole:]) + b"\n"
-            append(tail.attempt, tail.rank, start + whole, rest, matrix[whole:])
+        if _delete(rows):
+            _write(tail.attempt, tail.rank, blocks, rest)
+        # Else another controller has sealed them.
+
+
+@dataclass(frozen=True)
+class _Row:
+    pk: int
+    start: int
+    body: bytes
+    matrix: packed.Matrix
+
+
+def _rows(attempt: int, rank: int) -> list[_Row]:
+    rows = StepTail.objects.filter(attempt=attempt, rank=rank).order_by("start")
+    return [
+        _Row(pk, start, bytes(body), packed.from_bytes(bytes(matrix)))
+        for pk, start, body, matrix in rows.values_list("pk", "start", "body", "packed")
+    ]
+
+
+def _delete(rows: list[_Row]) -> bool:
+    gone, _ = StepTail.objects.filter(pk__in=[row.pk for row in rows]).delete()
+    if gone != len(rows):
+        transaction.set_rollback(True)
+    return gone == len(rows)
+
+
+@dataclass(frozen=True)
+class _Rest:
+    start: int
+    body: bytes
+    matrix: packed.Matrix
+
+
+def _split(start: int, bodies: list[bytes], values: list[Any], matrix: packed.Matrix) -> tuple[list[_Sealed], _Rest]:
+    lines = b"".join(bodies)[:-1].split(b"\n")
+    whole = len(lines) // BLOCK * BLOCK
+    blocks = [
+        _Sealed.of(lines[at : at + BLOCK], values[at : at + BLOCK], matrix[at : at + BLOCK], start + at)
+        for at in range(0, whole, BLOCK)
+    ]
+    rest = b"".join(line + b"\n" for line in lines[whole:])
+    return blocks, _Rest(start + whole, rest, matrix[whole:])
+
+
+def _write(attempt: int, rank: int, blocks: list[_Sealed], rest: _Rest) -> None:
+    for sealed in blocks:
+        sealed.write(attempt, rank)
+    if len(rest.matrix):
+        _append(attempt, rank, rest.start, rest.body, rest.matrix)
 
 
 @dataclass(frozen=True)
@@ -91,8 +145,7 @@ class _Sealed:
     levels: dict[int, levels.Buckets]
 
     @classmethod
-    def of(cls, lines: list[bytes], matrix: packed.Matrix, start: int) -> _Sealed:
-        values, _ = packed.parse(b"\n".join(lines) + b"\n")
+    def of(cls, lines: list[bytes], values: list[Any], matrix: packed.Matrix, start: int) -> _Sealed:
         first_step, last_step = _steps(matrix)
         return cls(
             start=start,

@@ -19,7 +19,7 @@ def _store(attempt: Attempt, stored: list[bytes], *, rank: int = 0, batch: int =
     for at in range(0, len(stored), batch):
         body = b"".join(stored[at : at + batch])
         values, matrix = packed.parse(body)
-        store.append(attempt.pk, rank, cursor.lines, body, matrix)
+        store.append(attempt.pk, rank, cursor.lines, body, values, matrix)
         runs = extended([Run(**run) for run in cursor.state.get("runs", [])], matrix, cursor.lines)
         cursor.state = {"runs": [run.to_json() for run in runs], "newest": values[-1]}
         cursor.lines += len(matrix)
