@@ -143,13 +143,13 @@ class Stack:
         result = self.manage("submit", str(file), "--owner", "owner", "--json")
         return Job.objects.get(pk=json.loads(result.stdout)["job"])
 
-    def wait_for_steps(self, job: Job, count: int) -> Attempt:
+    def wait_for_steps(self, job: Job, count: int, timeout_s: float = 45.0) -> Attempt:
         def enough() -> Attempt | None:
             attempt = newest(job)
             assert attempt.status not in ENDED, why(attempt)
             return attempt if attempt.attempted >= count else None
 
-        return until(enough, f"{count} steps of {job}", 45)
+        return until(enough, f"{count} steps of {job}", timeout_s)
 
     def wait_for_end(self, job: Job, timeout_s: float = 60.0) -> Attempt:
         """Until the newest attempt has ended, every byte of it is stored, and no process of it is left."""

@@ -1,0 +1,48 @@
+"""The same with Paddle: two data-parallel ranks train a tiny ERNIE while everything beside them is killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.stack import Stack, newest, why
+from workers.contract.states import EndReason
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+TINY = {
+    "data": {"max_length": 16},
+    "model": {"hidden_size": 16, "layers": 1, "heads": 2, "vocabulary_size": 100},
+    "training": {"epochs": 60, "batch_size": 8},
+    "optimizer": {"learning_rate": 0.01},
+    "precision": {"mode": "fp16"},
+    "loss_scaling": {"init_scale": 2.0**30, "ceiling": 2.0**40, "growth_interval": 20},
+    "checkpoints": {"every_steps": 100, "evaluate_every_steps": 400},
+    "devices": {"devices_per_node": 2},
+}
+
+
+def register(stack: Stack, folder: Path) -> None:
+    file = folder / "rows.jsonl"
+    rows = [{"text": ("好书" if i % 2 else "坏书") + f"第{i}本", "label": str(i % 2)} for i in range(400)]
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    stack.manage("register_dataset", str(file), "--name", "books", "--shared", "--no-baseline")
+
+
+def test_a_real_job_outlives_kills_of_everything_beside_it(stack: Stack, tmp_path: Path) -> None:
+    register(stack, tmp_path)
+    job = stack.submit_file({"name": "real", "recipe": "text_classification", "dataset": "books", "settings": TINY})
+    stack.wait_for_steps(job, 20, timeout_s=120)
+    for part in ("web", "controller", "worker", "redis"):
+        stack.kill(part)
+        stack.start(part)
+        stack.wait_for_steps(job, newest(job).attempted + 10)
+    attempt = stack.wait_for_end(job, 300)
+    assert (attempt.number, attempt.end_reason) == (1, EndReason.COMPLETED), why(attempt)
+    assert attempt.skipped > 0, "the scale begins far too high"
+    assert attempt.attempted == attempt.applied + attempt.skipped
+    assert attempt.evaluations.latest("pk").metrics["accuracy"] > 0.9
+    assert {artifact.name for artifact in attempt.artifacts.all()} == {"model", "inference"}
+    stack.assert_all_stored_once(attempt, 2)
