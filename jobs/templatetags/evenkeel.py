@@ -224,6 +224,12 @@ _SKIPS = {
     SKIP_INPUT: gettext_lazy("input not finite"),
 }
 
+_FIELDS = {
+    "loss": gettext_lazy("loss"),
+    "loss_all": gettext_lazy("loss of all ranks"),
+    "grad_norm": gettext_lazy("gradient norm"),
+}
+
 
 @register.filter
 def in_words(event: JobEvent) -> str:
@@ -297,7 +303,10 @@ def _steps_in_words(kind: str, data: dict[str, Any], message: str) -> str:
     if kind == "skipped":
         text = _("%(steps)s skipped: %(why)s.") % {"steps": where, "why": _SKIPS.get(data["what"], data["what"])}
     else:
-        text = _("%(steps)s not finite: %(what)s.") % {"steps": where, "what": data["what"]}
+        # "loss nan, grad_norm inf"
+        pairs = (item.rpartition(" ") for item in data["what"].split(", "))
+        what = ", ".join(f"{_FIELDS.get(name, name)} {number(value)}".lstrip() for name, _space, value in pairs)
+        text = _("%(steps)s not finite: %(what)s.") % {"steps": where, "what": what}
     return f"{text} {_(_ONLY_ON_CHART)}" if message.endswith(_ONLY_ON_CHART) else text
 
 
