@@ -21,7 +21,7 @@ from jobs import services
 from jobs.management.commands.translations import LOCALES, catalogue_path, extracted, read, translated
 from jobs.models import Attempt, JobEvent
 from tests.browser import seed
-from workers.contract.states import EndReason, Status
+from workers.contract.states import Status
 
 TEMPLATES = sorted((settings.BASE_DIR / "templates").rglob("*.html"))
 _PLACEHOLDER = re.compile(r"%(?:\(\w+\))?[-+ 0#]*(?:\d+)?(?:\.\d+)?[a-zA-Z%]")
