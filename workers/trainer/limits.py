@@ -16,7 +16,7 @@ class StepFacts:
 
     step: int
     loss: float  # over all ranks
-    losses: list[float]  # by rank; NaN where the rank had no rows
+    losses: list[float]  # by rank; 0 where the rank had no rows
     bad_inputs: list[int]  # ranks whose own input was not finite
     bad_losses: list[int]  # ranks whose own loss was not finite
     grad_norm: float

@@ -117,7 +117,7 @@ def train(run: Run) -> EndReason:
                 with run.caster.forward():
                     _, losses = task.losses(run.parallel, batch)
                     loss = (losses * paddle.to_tensor(weight.astype(np.float32))).sum()
-                scaler.scale(loss * (ranks.world / whole_weight)).backward()
+                scaler.scale(loss * (ranks.world / (whole_weight or 1.0))).backward()
                 own_loss = own_loss + loss.detach()
 
         # Unscale, then measure: the norm is of the true gradient, before clipping, over all ranks.
@@ -125,6 +125,7 @@ def train(run: Run) -> EndReason:
         grads = gradients.of(parameters)
         norm = gradients.global_norm(grads)
         loss_sum = float(own_loss)
+        own_mean = loss_sum / (own_weight or 1.0)
 
         # One reduction per step carries all that ranks must agree on.
         asked = run.control.read() if ranks.rank == 0 else None
@@ -135,15 +136,15 @@ def train(run: Run) -> EndReason:
         own[APPLIED] = progress.applied
         own[LOSS_SUM], own[WEIGHT_SUM], own[NORM] = loss_sum, own_weight, norm
         own[PER_RANK + ranks.rank] = BAD_INPUT if bad_input else (FINE if np.isfinite(loss_sum) else BAD_LOSS)
-        own[PER_RANK + ranks.world + ranks.rank] = loss_sum / own_weight
+        own[PER_RANK + ranks.world + ranks.rank] = own_mean
         agreed = ranks.sum(own)
-        _same_everywhere(agreed, own, ranks.world, step)
+        _same_everywhere(agreed, own, ranks.world, whole_weight, step)
         leave = REQUESTS[int(agreed[LEAVE]) - 1] if agreed[LEAVE] else None
         found_inf = bool(agreed[FOUND_INF])
         codes = agreed[PER_RANK : PER_RANK + ranks.world]
         facts = StepFacts(
             step=step,
-            loss=float(agreed[LOSS_SUM] / whole_weight),
+            loss=float(agreed[LOSS_SUM]) / (whole_weight or 1.0),
             losses=[float(loss) for loss in agreed[PER_RANK + ranks.world :]],
             bad_inputs=[int(rank) for rank in np.flatnonzero(codes == BAD_INPUT)],
             bad_losses=[int(rank) for rank in np.flatnonzero(~np.isfinite(agreed[PER_RANK + ranks.world :]))],
@@ -174,7 +175,7 @@ def train(run: Run) -> EndReason:
                 "applied": progress.applied,
                 "epoch": at.epoch,
                 "t": time.monotonic() - run.began,
-                "loss": loss_sum / own_weight if shares else facts.loss,
+                "loss": own_mean if shares else facts.loss,
                 "loss_all": facts.loss,
                 "lr": lr,
                 "grad_norm": norm,
@@ -233,7 +234,7 @@ def train(run: Run) -> EndReason:
 def _count(weights: Floats) -> float:
     """What rows count for together. Broken weights are left out of the sum, so that one rank's NaN
     shows in its own loss and not, through the shared denominator, in everybody's."""
-    return float(weights[np.isfinite(weights)].sum()) or 1.0
+    return float(weights[np.isfinite(weights)].sum())
 
 
 def _finite(array: Any) -> bool:
@@ -250,14 +251,17 @@ def _why_skip(codes: Floats, found_inf: bool, scale: float | None) -> str | None
     return None
 
 
-def _same_everywhere(agreed: Floats, own: Floats, world: int, step: int) -> None:
+def _same_everywhere(agreed: Floats, own: Floats, world: int, whole_weight: float, step: int) -> None:
     """Ranks that no longer do the same must not go on: their weights differ from here on."""
-    for name, place in (("number of applied steps", APPLIED), ("gradient norm", NORM)):
-        mean = agreed[place] / world
-        if np.isfinite(mean) and np.isfinite(own[place]) and abs(mean - own[place]) > 1e-6 * abs(mean):
+    for name, here, mean in (
+        ("number of applied steps", own[APPLIED], agreed[APPLIED] / world),
+        ("gradient norm", own[NORM], agreed[NORM] / world),
+        ("weight of the batch", whole_weight, agreed[WEIGHT_SUM]),
+    ):
+        if np.isfinite(mean) and np.isfinite(here) and abs(mean - here) > 1e-6 * abs(mean):
             raise TrainingFailed(
                 EndReason.TRAINER_ERROR,
-                f"At step {step} the ranks no longer agree: the {name} is {own[place]:.9g} here and {mean:.9g} on average.",
+                f"At step {step} the ranks no longer agree: the {name} is {here:.9g} on one and {mean:.9g} over all.",
                 step=step,
             )
 

@@ -154,7 +154,12 @@ class Ranks:
     """Ranks at work on one run folder."""
 
     def __init__(
-        self, zygote: Zygote, attempt: Attempt, environment: dict[str, str], module: str = "workers.trainer.__main__"
+        self,
+        zygote: Zygote,
+        attempt: Attempt,
+        environment: dict[str, str],
+        module: str = "workers.trainer.__main__",
+        folders: list[Path] | None = None,
     ) -> None:
         self.zygote, self.attempt = zygote, attempt
         holders = [socket.socket() for _ in range(attempt.world + 1)]
@@ -167,7 +172,7 @@ class Ranks:
             zygote.ask(
                 {
                     "module": module,
-                    "folder": str(attempt.folder.path),
+                    "folder": str(folders[rank] if folders else attempt.folder.path),
                     "log": str(attempt.folder.log(rank)),
                     "environment": {
                         "PADDLE_TRAINER_ID": str(rank),

@@ -83,6 +83,19 @@ def test_a_poisoned_row_is_skipped_by_all_and_named_with_its_rank_and_step(
     assert attempt.exit_codes == [1, 1]
 
 
+def test_ranks_that_see_different_data_stop(tmp_path: Path, zygote: Any, dataset: Path) -> None:
+    """As if another node had another copy of the dataset."""
+    write_dataset(tmp_path / "other", weight={1: 3.0, 2: 3.0, 3: 3.0, 4: 3.0})
+    write_dataset(tmp_path / "plain", weight={})
+    attempt = make_attempt(tmp_path / "run", tmp_path / "plain", world=2, data={"weight_column": "weight"})
+    other = make_attempt(
+        tmp_path / "run-on-another-host", tmp_path / "other", world=2, data={"weight_column": "weight"}
+    )
+    Ranks(zygote, attempt, {}, folders=[attempt.folder.path, other.folder.path]).wait()
+    assert "the ranks no longer agree: the weight of the batch is" in attempt.outcome(0)["detail"]
+    assert attempt.outcome(0)["end_reason"] == "trainer_error"
+
+
 def test_training_goes_on_past_a_poisoned_row(tmp_path: Path, train: Any) -> None:
     write_dataset(tmp_path / "poisoned", weight={30: math.inf})
     attempt = train(
