@@ -29,4 +29,7 @@ class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]
         del response["Content-Type"]
         for name, value in answer.headers:
             response[name] = value
+        if response.status_code == 200 and request.method == "GET":
+            # The file may have been replaced since the server started and measured it.
+            response["Content-Length"] = str(len(content))
         return response

@@ -10,7 +10,7 @@ from typing import Any
 from django import template
 from django.http import QueryDict
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, gettext_noop, ngettext
+from django.utils.translation import gettext_lazy, gettext_noop
 
 from jobs.forms import shown
 from jobs.models import END_REASON_LABELS, STATUS_LABELS, Attempt, JobEvent
@@ -33,7 +33,7 @@ def number(value: Any, digits: int = 4) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if value != value else ("∞" if value > 0 else "−∞")
     if isinstance(value, int) or (value == int(value) and abs(value) < 1e7):
-        return f"{int(value):,}".replace(",", " ")
+        return f"{int(value):,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
     if 1e-3 <= abs(value) < 1e7:
         return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:.0f}"
     mantissa, exponent = f"{value:.{max(digits - 2, 1)}e}".split("e")
@@ -289,6 +289,8 @@ def in_words(event: JobEvent) -> str:
             return text + _(", the first to fail") if data.get("first") else text
         case "stage":
             return stage_in_words(event.message)
+        case "outcome" if event.reason:
+            return event.message or reason_sentence(event.reason)
         case _:
             return event.message or event.kind.replace("_", " ").capitalize()
 
@@ -316,16 +318,3 @@ def _with(what: str, detail: str) -> str:
 
 def _is_table(value: Any) -> bool:
     return isinstance(value, (dict, list))
-
-
-@register.filter
-def entry(mapping: Any, key: Any) -> Any:
-    return mapping.get(key) if hasattr(mapping, "get") else None
-
-
-@register.filter
-def devices_in_words(devices: list[dict[str, Any]]) -> str:
-    gpus = [device for device in devices if device.get("kind") == "gpu"]
-    if gpus:
-        return f"{len(gpus)} × {gpus[0].get('name', 'GPU')}"
-    return ngettext("%(count)d CPU slot", "%(count)d CPU slots", len(devices)) % {"count": len(devices)}

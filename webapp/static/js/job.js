@@ -9,7 +9,7 @@
   // Sections by what an announcement calls the change.
   const sections = {
     status: ["status", "numbers", "attempts", "ranks", "events", "checkpoints"],
-    steps: ["status", "numbers"],
+    steps: ["status", "numbers", "attempts"],
     events: ["events", "checkpoints"],
     evaluations: ["evaluations"],
     log: ["log"],
@@ -18,6 +18,10 @@
     checkpoints: ["checkpoints"],
   };
   const POLL_MS = 3000;
+  // Numbers that every step changes need not be fetched as often as the charts move.
+  const STEPS_MS = 2000;
+  let stepsShown = 0;
+  let later = 0;
   let source = null;
   let polling = 0;
   let ended = !element.dataset.live;
@@ -28,6 +32,15 @@
   }
 
   function refresh(names) {
+    const rarely = names.includes("steps") && !names.includes("status");
+    if (rarely && Date.now() - stepsShown < STEPS_MS) {
+      clearTimeout(later);
+      later = setTimeout(() => refresh(["steps"]), STEPS_MS);
+      names = names.filter((name) => name !== "steps");
+    } else if (names.includes("steps")) {
+      clearTimeout(later);
+      stepsShown = Date.now();
+    }
     const wanted = new Set(names.flatMap((name) => sections[name] || []));
     // A log that someone searches, selects in or has scrolled up stays as it is.
     if (wanted.delete("log") && logFollows()) htmx.trigger("#log", "refresh");
