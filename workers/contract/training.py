@@ -203,7 +203,7 @@ class DeviceSettings(SettingsGroup):
 
     devices_per_node: int = setting(
         1,
-        "Ranks",
+        "Ranks per host",
         "Devices on one host, one data-parallel rank on each. On a CPU host a device is a slot.",
         basic=True,
         ge=1,
