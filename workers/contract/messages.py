@@ -215,7 +215,7 @@ class AttemptBeat(_Frozen):
 # events (trainer, rank 0 unless said otherwise)
 #   ready                rank, pid                   (every rank)
 #   stage                name, detail|null           (starting up: what is being done, in words)
-#   plan                 total_steps, steps_per_epoch, epochs, world_size, train_rows, dev_rows,
+#   plan                 total_steps, steps_per_epoch, epochs, max_steps|null, global_batch, world_size, train_rows, dev_rows,
 #                        parameters, precision, emulated, device
 #   evaluation           step, applied, epoch, metrics{}, seconds, best (bool)
 #   checkpoint           step, applied, path (relative to the run folder), bytes, good, seconds
