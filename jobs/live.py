@@ -30,7 +30,8 @@ from workers.contract.records import dumps
 
 COMMENT_S = 15.0  # keeps proxies from closing a quiet stream
 CHANGED_S = 1.0  # partials are refetched at most so often
-LOOK_S, LOOK_WITHOUT_REDIS_S = 5.0, 1.0
+# How often a room looks unasked; soon without Redis, or when an end is near.
+LOOK_S, LOOK_SOON_S = 5.0, 1.0
 # An EventSource comes back by itself; this makes it prove its access again now and then.
 LIFETIME_S = 3600.0
 QUEUE = 64
@@ -112,6 +113,7 @@ class Room:
         self.viewers: set[Viewer] = set()
         self.positions: dict[Key, int] = {}  # newest step that was fanned out
         self.changed: set[str] = set()
+        self.ending = False  # an attempt has ended and its last words are on their way
         self.wake = asyncio.Event()
         self.task = asyncio.create_task(self._run())
 
@@ -122,7 +124,7 @@ class Room:
     async def _run(self) -> None:
         told_at, untold = 0.0, set[str]()
         while True:
-            look = LOOK_S if self.hub.connected else LOOK_WITHOUT_REDIS_S
+            look = LOOK_S if self.hub.connected and not self.ending else LOOK_SOON_S
             wait = told_at + CHANGED_S - time.monotonic() if untold else look
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), max(wait, 0))
@@ -142,10 +144,10 @@ class Room:
         wanted = {viewer.key for viewer in self.viewers}
         positions = {key: self.positions.get(key, 0) for key in wanted}
         try:
-            newer, ended = await in_thread(lambda: _newer(positions))
+            newer, over, self.ending = await in_thread(lambda: _newer(positions))
         except DatabaseError:
             log.warning("Could not read what is new of job %d; trying again.", self.job, exc_info=True)
-            await asyncio.sleep(LOOK_WITHOUT_REDIS_S)
+            await asyncio.sleep(LOOK_SOON_S)
             return
         batches: dict[Key, Batch | bytes] = {}
         for key, (records, far_behind) in newer.items():
@@ -159,7 +161,7 @@ class Room:
         for viewer in self.viewers:
             if viewer.key in batches:
                 viewer.put(batches[viewer.key])
-            if viewer.key[0] in ended:
+            if viewer.key[0] in over:
                 viewer.put(END)
 
 
@@ -244,7 +246,7 @@ class Hub:
                 log.warning("Live pages do without Redis for now: %s", error)
             finally:
                 self.connected = False
-            await asyncio.sleep(LOOK_WITHOUT_REDIS_S)
+            await asyncio.sleep(LOOK_SOON_S)
 
 
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
@@ -266,11 +268,13 @@ async def in_thread(function: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_readers, call)
 
 
-def _newer(positions: dict[Key, int]) -> tuple[dict[Key, tuple[list[dict[str, Any]], bool]], set[int]]:
-    """Records after each position, whether there are too many to send, and the attempts that have ended for good."""
+def _newer(positions: dict[Key, int]) -> tuple[dict[Key, tuple[list[dict[str, Any]], bool]], set[int], bool]:
+    """Records after each position and whether they are too many to send; the attempts of which nothing more
+    will come; whether another has ended and something still may."""
     attempts = Attempt.objects.in_bulk({attempt for attempt, _ in positions})
     newer: dict[Key, tuple[list[dict[str, Any]], bool]] = {}
     for (pk, rank), position in positions.items():
         records = read_records(attempts[pk], rank, after_step=position, limit=CATCH_UP + 1) if pk in attempts else []
         newer[pk, rank] = (records, len(records) > CATCH_UP)
-    return newer, {pk for pk, _ in positions if pk not in attempts or not is_live(attempts[pk])}
+    over = {pk for pk, _ in positions if pk not in attempts or not is_live(attempts[pk])}
+    return newer, over, any(attempt.ended_at and pk not in over for pk, attempt in attempts.items())

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
+from django.utils import timezone
 
 from jobs import live, services
 from jobs.models import Attempt, Job
 from tests.browser import seed
 from tests.conftest import RedisServer
 from tests.jobs.views.conftest import People
-from workers.contract.states import EndReason
+from workers.contract.states import EndReason, Status
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -161,6 +162,25 @@ def test_the_end_of_the_attempt_ends_the_stream(running: Attempt) -> None:
         await asyncio.wait_for(page.task, 5)
         assert page.steps == [1, 2] and page.said[-1][0] == "end"
         assert not hub.rooms
+
+    play(scene)
+
+
+def test_the_last_words_of_an_ended_attempt_are_waited_for(running: Attempt) -> None:
+    async def scene(hub: live.Hub) -> None:
+        page = Page(hub.watch(running.job_id, running.pk, 0, 0))
+        await page.until(lambda: hub.connected, "no subscription")
+        await do(services.transition)(running, Status.SUCCEEDED, reason=EndReason.COMPLETED)
+        await do(seed.announce)(running, "status")
+        await page.until(
+            lambda: any("status" in data for event, data, _ in page.said if event == "changed"), "no word of the end"
+        )
+        assert not page.task.done()
+        # Nobody announces that all has arrived.
+        await do(seed.add_steps)(running, seed.records(1, 2))
+        await do(Attempt.objects.filter(pk=running.pk).update)(complete_at=timezone.now())
+        await asyncio.wait_for(page.task, live.LOOK_SOON_S + 2)
+        assert page.steps == [1, 2] and page.said[-1][0] == "end"
 
     play(scene)
 

@@ -117,7 +117,8 @@ class Chart {
     });
     const viewed = this.board.viewed;
     const there = viewed && viewed.fields[viewed.pick(this.field)].mean.some((value) => value !== null);
-    this.say(!viewed || !viewed.step.length ? this.board.words.nothing : this.power && !there ? this.board.words.unused : "");
+    const empty = !shown.some((series) => series.step.length);
+    this.say(empty ? this.board.words.nothing : this.power && viewed && viewed.step.length && !there ? this.board.words.unused : "");
     // Nulls between two points of one attempt are gaps; steps that only another attempt has are not.
     const data = tables.length === 1 ? tables[0] : tables.length ? uPlot.join(tables) : [[], []];
     const shape = shown.map((series) => series.number).join() + this.log + (this.board.viewed && this.board.viewed.number);
