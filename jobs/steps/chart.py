@@ -40,6 +40,7 @@ def series(
             "loss": {
               "mean": […],              over the finite values; if there is none, "nan", "inf" or "-inf"; null: not there
               "min": […], "max": […],   finite extremes, so a spike of one step stays; left out if bucket is 1 (= mean)
+                                        (buckets are rounded to seven digits, single records are exact)
               "non_finite": [[step, nan, inf, -inf], …]   sparse: x of the point and how many of each
             }, …
           },
@@ -76,15 +77,15 @@ def _widths(records: int, points: int) -> tuple[int, int]:
     """Records per point, and of the stored bucket that divides it (1: the records themselves)."""
     bucket = max(1, -(-records // max(points, 1)))
     level = max((width for width in levels.LEVELS if width <= bucket), default=1)
-    return -(-bucket // level) * level, level
+    bucket = -(-bucket // level) * level
+    return bucket, max((width for width in levels.LEVELS if bucket % width == 0), default=1)
 
 
 class _Store:
     """What is stored of one rank, read so that sealing in the meantime neither hides nor doubles a record.
 
-    Sealing moves records from the tail into blocks, in one transaction. The tail is read first, so what
-    is sealed later is seen twice, and cut off by its number. No transaction: on SQLite it would take the
-    writer's lock.
+    Sealing moves records from the tail into blocks, in one transaction. The tail is read first, and of the
+    rest only what was sealed before it. No transaction: on SQLite it would take the writer's lock.
     """
 
     def __init__(self, attempt: Attempt, rank: int, fields: tuple[str, ...]) -> None:
@@ -96,11 +97,14 @@ class _Store:
         ) or {}
         self.runs = [Run(**run) for run in state.get("runs", [])]
         self.newest: dict[str, Any] | None = state.get("newest")
-        last = StepBlock.objects.filter(**self.rows).aggregate(last=Max("index"))["last"]
-        self.sealed = 0 if last is None else (last + 1) * BLOCK
         self.tail = np.concatenate([from_bytes(bytes(packed)) for _, packed in tail]) if tail else None
-        self.tail_start = tail[0][0] if tail else self.sealed
-        self.end = max(self.sealed, self.tail_start + (0 if self.tail is None else len(self.tail)))
+        if tail:
+            # What was before the tail was sealed when it was read.
+            self.sealed = self.tail_start = tail[0][0]
+        else:
+            last = StepBlock.objects.filter(**self.rows).aggregate(last=Max("index"))["last"]
+            self.sealed = self.tail_start = 0 if last is None else (last + 1) * BLOCK
+        self.end = self.tail_start + (0 if self.tail is None else len(self.tail))
 
     def available(self) -> dict[str, int | None]:
         runs = [run for run in self.runs if run.start < self.end]
@@ -126,19 +130,24 @@ class _Store:
                 return int(part.start[later[0]])
         return high if high < self.sealed else end
 
-    def buckets(self, stretch: Stretch, level: int) -> Iterator[levels.Buckets]:
-        """Of the records of `stretch`: whole stored buckets where they lie within it, single records elsewhere."""
+    def buckets(self, stretch: Stretch, level: int) -> Iterator[tuple[levels.Buckets, bool]]:
+        """Of the records of `stretch`: whole stored buckets where they lie within it, single records (True) elsewhere."""
         start, end = stretch.start, min(stretch.end, self.sealed)
         low, high = -(-start // level) * level, end // level * level
         if level == 1 or low >= high:
-            yield from self._records(start, end)
-        else:
-            yield from self._records(start, low)
-            yield from self._stored(low, high, level)
-            yield from self._records(high, end)
-        yield from self._tail(max(start, self.sealed), stretch.end)
+            low = high = end
+        for part in self._records(start, low):
+            yield part, True
+        for part in self._stored(low, high, level):
+            yield part, False
+        for part in self._records(high, end):
+            yield part, True
+        for part in self._tail(max(start, self.sealed), stretch.end):
+            yield part, True
 
     def _stored(self, start: int, end: int, level: int) -> Iterator[levels.Buckets]:
+        if start >= end:
+            return
         row = level * levels.ROW
         rows = StepLevel.objects.filter(
             **self.rows, bucket=level, index__gte=start // row, index__lt=-(-end // row)
@@ -166,7 +175,7 @@ def _within(buckets: levels.Buckets, start: int, end: int) -> levels.Buckets:
 
 
 def _line(store: _Store, stretches: list[Stretch], bucket: int, level: int) -> dict[str, Any]:
-    parts = [part for stretch in stretches for part in store.buckets(stretch, level) if len(part)]
+    parts = [pair for stretch in stretches for pair in store.buckets(stretch, level) if len(pair[0])]
     if not parts:
         return {
             "step": [],
@@ -177,44 +186,58 @@ def _line(store: _Store, stretches: list[Stretch], bucket: int, level: int) -> d
             },
             "marks": {name: [] for name in _MARKS},
         }
-    points = levels.joined(parts)
-    if bucket > 1:
-        # By the records' numbers, so that points stay where they are while more records come in.
-        points = levels.by_width(points, bucket)
-    step = points.last_step.tolist()
+    # By the records' numbers, so that points stay where they are while more records come in.
+    if level == bucket > 1:
+        # What is stored is what is wanted; only the records around it have to be put together.
+        points = levels.joined(
+            [levels.by_width(part, bucket) if len(part) and single else part for part, single in parts]
+        )
+    else:
+        points = levels.joined([part for part, _ in parts])
+        if bucket > 1:
+            points = levels.by_width(points, bucket)
     return {
-        "step": step,
+        "step": points.last_step.tolist(),
         "first_step": points.first_step.tolist(),
-        "fields": {name: _field(points, row, step, bucket > 1) for row, name in enumerate(points.fields)},
-        "marks": {name: _marks(getattr(points, name), step) for name in _MARKS},
+        "fields": _fields(points, wide=bucket > 1),
+        "marks": {name: _sparse(points, getattr(points, name)) for name in _MARKS},
     }
 
 
 _MARKS = ("skipped", "clipped", "found_inf")
 
 
-def _marks(counts: levels.Ints, step: list[int]) -> list[list[int]]:
-    return [[step[index], int(counts[index])] for index in np.flatnonzero(counts)]
+def _sparse(points: levels.Buckets, *counts: levels.Ints) -> list[list[int]]:
+    """[x, count, …] of the points where there is something to count."""
+    there = np.flatnonzero(sum(counts))
+    rows: list[list[int]] = np.stack([points.last_step[there], *(count[there] for count in counts)], axis=1).tolist()
+    return rows
 
 
-def _field(points: levels.Buckets, row: int, step: list[int], wide: bool) -> dict[str, Any]:
-    nan, pos_inf, neg_inf = points.nan[row], points.pos_inf[row], points.neg_inf[row]
-    blank: dict[int, str | None] = {
-        index: "nan" if nan[index] else "inf" if pos_inf[index] else "-inf" if neg_inf[index] else None
-        for index in np.flatnonzero(points.finite[row] == 0).tolist()
-    }
-    result: dict[str, Any] = {"mean": _numbers(points.mean[row], blank)}
+def _fields(points: levels.Buckets, *, wide: bool) -> dict[str, Any]:
+    shown = {"mean": points.mean, **({"min": points.min, "max": points.max} if wide else {})}
     if wide:
-        result |= {"min": _numbers(points.min[row], blank), "max": _numbers(points.max[row], blank)}
-    result["non_finite"] = [
-        [step[index], int(nan[index]), int(pos_inf[index]), int(neg_inf[index])]
-        for index in np.flatnonzero(nan + pos_inf + neg_inf).tolist()
-    ]
+        shown = {name: _rounded(values) for name, values in shown.items()}
+    result: dict[str, Any] = {}
+    for row, field in enumerate(points.fields):
+        nan, pos_inf, neg_inf = points.nan[row], points.pos_inf[row], points.neg_inf[row]
+        lists: dict[str, list[Any]] = {name: values[row].tolist() for name, values in shown.items()}
+        for index in np.flatnonzero(points.finite[row] == 0).tolist():
+            text = "nan" if nan[index] else "inf" if pos_inf[index] else "-inf" if neg_inf[index] else None
+            for numbers in lists.values():
+                numbers[index] = text
+        result[field] = {**lists, "non_finite": _sparse(points, nan, pos_inf, neg_inf)}
     return result
 
 
-def _numbers(values: levels.Floats, blank: dict[int, str | None]) -> list[float | str | None]:
-    numbers: list[float | str | None] = values.tolist()
-    for index, text in blank.items():
-        numbers[index] = text
-    return numbers
+# By the binary exponent of a value, what to multiply it with so that seven digits are before the point.
+_FACTORS = 10.0 ** np.clip(6 - np.floor(np.arange(-1100, 1100) * np.log10(2.0)), -300, 300)
+
+
+def _rounded(values: levels.Floats) -> levels.Floats:
+    """To seven digits or one more: half the JSON, and finer than any screen."""
+    _, exponent = np.frexp(values)
+    factor = _FACTORS[exponent + 1100]
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = np.rint(values * factor) / factor
+    return np.where(np.isfinite(rounded), rounded, values)
