@@ -289,7 +289,12 @@ def _not_applied(attempt: Attempt, cursor: Cursor, kind: Kind, position: int, er
 
 
 def _is_the_databases(error: Exception) -> bool:
-    """Locked, gone, full: nothing that this entry is to blame for. A value that a column refuses is."""
+    """Locked, gone, full, or changed by another controller: nothing that this entry is to blame for.
+
+    A value that a column refuses is.
+    """
+    if isinstance(error, store.Taken | MovedElsewhere):
+        return True
     return isinstance(error, Error | RedisError) and not isinstance(
         error, DataError | IntegrityError | ProgrammingError
     )

@@ -101,7 +101,7 @@ class Controller:
                 # Locked for very long, or gone: nothing of the action is committed, and it comes again.
                 self._complain(action, error, trace=False)
                 connection.close()
-            except MovedElsewhere as error:
+            except (MovedElsewhere, store.Taken) as error:
                 self._complain(action, error, trace=False)
             except Exception as error:  # noqa: BLE001 - a fault in one action must not stop the others
                 self._complain(action, error, trace=True)

@@ -24,15 +24,15 @@ _LINE = "line"
 _UNUSUAL = (ValueError, TypeError, KeyError, OverflowError, AttributeError)
 
 
-def seal(lines: Sequence[bytes], values: Sequence[Any] | None = None) -> bytes:
-    """`lines` (without newlines) as a block's body; `values` are their JSON values, if there are any already.
+def seal(lines: Sequence[bytes], values: Sequence[Any], matrix: packed.Matrix) -> bytes:
+    """`lines` (without newlines) as a block's body; the others are what packed.parse makes of them.
 
     Proven before it is returned: `unseal` gives `lines` back.
     """
     joined = _joined(lines)
     try:
-        # All lines in one call of the parser, and back in one call of the encoder.
-        body = columns.encode(_typed(orjson.loads(joined) if values is None else values))
+        body = columns.encode(_typed(values, matrix))
+        # Back in one call of the encoder.
         if orjson.dumps(_records(columns.decode(body))) == joined:
             return body
     except _UNUSUAL:
@@ -99,7 +99,7 @@ def _with_odd_lines(lines: Sequence[bytes], values: Sequence[Any], odd: set[int]
                 rows[index] = plain
             else:
                 plain = value
-        stored = _typed(rows)
+        stored = _typed(rows, packed.matrix_of(rows))
     kept = np.empty(len(lines), object)
     for index in odd:
         # Text columns hold UTF-8; Latin-1 takes any byte.
@@ -108,9 +108,16 @@ def _with_odd_lines(lines: Sequence[bytes], values: Sequence[Any], odd: set[int]
     return columns.encode(stored)
 
 
-def _typed(rows: Sequence[Any]) -> dict[str, Column]:
+def _typed(rows: Sequence[Any], matrix: packed.Matrix) -> dict[str, Column]:
     stored: dict[str, Column] = {}
+    bits = packed.bits(matrix)
     for (name, kind), column in zip(FIELDS.items(), zip(*map(_get, rows), strict=True), strict=True):
+        if name in packed.CHARTED:
+            index = packed.CHARTED.index(name)
+            null = (bits & packed.NULL[index]) != 0
+            values = np.ascontiguousarray(matrix[:, packed.FIRST_FIELD + index])
+            stored[name] = Column(values, null if null.any() else None)
+            continue
         items = list(column)
         if name == "extras":
             stored |= _extras(items)
@@ -225,6 +232,8 @@ def _value(line: bytes) -> Any:
 def _is_plain(line: bytes, value: Any) -> bool:
     """Whether columns give back this very line; slow, for the rare block that has an odd one."""
     try:
-        return type(value) is dict and [orjson.dumps(record) for record in _records(_typed([value]))] == [line]
+        return type(value) is dict and [
+            orjson.dumps(record) for record in _records(_typed([value], packed.matrix_of([value])))
+        ] == [line]
     except _UNUSUAL:
         return False

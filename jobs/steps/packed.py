@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -36,15 +37,16 @@ def parse(body: bytes) -> tuple[list[Any], Matrix]:
         # One call for all lines: three times as fast as one each.
         values = orjson.loads(b"[" + body[:-1].replace(b"\n", b",") + b"]")
         if len(values) == lines:
-            return values, _matrix([_get(value) for value in values])
+            return values, matrix_of(values)
     except (ValueError, TypeError, KeyError, OverflowError):
         pass
     return _one_by_one(body)
 
 
-def _matrix(rows: list[tuple[Any, ...]]) -> Matrix:
-    step, seg, skipped, clipped, found_inf, *fields = zip(*rows, strict=True)
-    matrix = np.empty((len(rows), WIDTH))
+def matrix_of(values: Sequence[Any]) -> Matrix:
+    """Of JSON values that are all step records; KeyError, TypeError or ValueError if one is none."""
+    step, seg, skipped, clipped, found_inf, *fields = zip(*map(_get, values), strict=True)
+    matrix = np.empty((len(values), WIDTH))
     matrix[:, STEP] = step
     matrix[:, SEG] = seg
     bits = np.array(clipped, dtype=bool) * CLIPPED + np.array(found_inf, dtype=bool) * FOUND_INF
@@ -66,7 +68,7 @@ def _one_by_one(body: bytes) -> tuple[list[Any], Matrix]:
             value = orjson.loads(line)
             if type(value["step"]) is not int or type(value["seg"]) is not int:
                 raise TypeError
-            row = _matrix([_get(dict.fromkeys(FIELDS) | value)])
+            row = matrix_of([dict.fromkeys(FIELDS) | value])
         except (ValueError, TypeError, KeyError, OverflowError):
             value = None
             row = np.full((1, WIDTH), np.nan)

@@ -82,10 +82,12 @@ def seal(tail: Tail) -> None:
     body = b"".join(row.body for row in rows)
     values, _ = packed.parse(body)
     blocks, rest = _split(rows[0].start, [body], values, np.concatenate([row.matrix for row in rows]))
-    with transaction.atomic():
-        if _delete(rows):
+    try:
+        with transaction.atomic():
+            _delete(rows)
             _write(tail.attempt, tail.rank, blocks, rest)
-        # Else another controller has sealed them.
+    except Taken:
+        pass
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,14 @@ def _rows(attempt: int, rank: int) -> list[_Row]:
     ]
 
 
-def _delete(rows: list[_Row]) -> bool:
+class Taken(Exception):
+    """Another controller has sealed the same rows; what was begun must be rolled back."""
+
+
+def _delete(rows: list[_Row]) -> None:
     gone, _ = StepTail.objects.filter(pk__in=[row.pk for row in rows]).delete()
     if gone != len(rows):
-        transaction.set_rollback(True)
-    return gone == len(rows)
+        raise Taken
 
 
 @dataclass(frozen=True)
@@ -130,10 +135,40 @@ def _split(start: int, bodies: list[bytes], values: list[Any], matrix: packed.Ma
 
 
 def _write(attempt: int, rank: int, blocks: list[_Sealed], rest: _Rest) -> None:
-    for sealed in blocks:
-        sealed.write(attempt, rank)
+    StepBlock.objects.bulk_create(
+        StepBlock(
+            attempt_id=attempt,
+            rank=rank,
+            index=sealed.start // BLOCK,
+            count=BLOCK,
+            first_step=sealed.first_step,
+            last_step=sealed.last_step,
+            body=sealed.body,
+        )
+        for sealed in blocks
+    )
+    _write_levels(attempt, rank, blocks)
     if len(rest.matrix):
         _append(attempt, rank, rest.start, rest.body, rest.matrix)
+
+
+def _write_levels(attempt: int, rank: int, blocks: list[_Sealed]) -> None:
+    """Each row once, however many blocks add to it."""
+    new: dict[tuple[int, int], list[levels.Buckets]] = {}
+    for sealed in blocks:
+        for width, buckets in sealed.levels.items():
+            new.setdefault((width, sealed.start // (width * levels.ROW)), []).append(buckets)
+    rows = StepLevel.objects.filter(attempt=attempt, rank=rank, index__in={index for _, index in new})
+    there = {(row.bucket, row.index): row for row in rows if (row.bucket, row.index) in new}
+    for (width, index), parts in new.items():
+        row = there.get((width, index))
+        if row is None:
+            row = StepLevel(attempt_id=attempt, rank=rank, bucket=width, index=index)
+        else:
+            parts = [levels.decode(bytes(row.body)), *parts]
+        buckets = levels.joined(parts)
+        row.count, row.body = len(buckets), levels.encode(buckets)
+        row.save()
 
 
 @dataclass(frozen=True)
@@ -151,26 +186,6 @@ class _Sealed:
             start=start,
             first_step=first_step,
             last_step=last_step,
-            body=block.seal(lines, values),
+            body=block.seal(lines, values, matrix),
             levels=levels.of_block(matrix, start),
         )
-
-    def write(self, attempt: int, rank: int) -> None:
-        StepBlock.objects.create(
-            attempt_id=attempt,
-            rank=rank,
-            index=self.start // BLOCK,
-            count=BLOCK,
-            first_step=self.first_step,
-            last_step=self.last_step,
-            body=self.body,
-        )
-        for width, buckets in self.levels.items():
-            index = self.start // (width * levels.ROW)
-            row = StepLevel.objects.filter(attempt=attempt, rank=rank, bucket=width, index=index).first()
-            if row is None:
-                row = StepLevel(attempt_id=attempt, rank=rank, bucket=width, index=index)
-            else:
-                buckets = levels.joined([levels.decode(bytes(row.body)), buckets])
-            row.count, row.body = len(buckets), levels.encode(buckets)
-            row.save()

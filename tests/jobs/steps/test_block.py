@@ -21,7 +21,7 @@ floats = st.one_of(
 
 
 def _sealed(stored: list[bytes]) -> bytes:
-    return block.seal([text[:-1] for text in stored])
+    return block.seal([text[:-1] for text in stored], *packed.parse(b"".join(stored)))
 
 
 def _back(stored: list[bytes]) -> list[bytes]:
