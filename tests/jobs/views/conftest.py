@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.test import Client
 
+from tests.jobs.views.streams import let_go
+
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
@@ -24,7 +26,11 @@ class People:
     def ask(self, url: str, method: str = "get", data: dict[str, Any] | None = None, **more: Any) -> dict[str, int]:
         """The status that each of them gets; the owner and staff last, since they may change something."""
         order = ("anonymous", "other", "owner", "staff")
-        answers = {name: getattr(getattr(self, name), method)(url, data or {}, **more).status_code for name in order}
+        answers = {}
+        for name in order:
+            answer = getattr(getattr(self, name), method)(url, data or {}, **more)
+            answers[name] = answer.status_code
+            let_go(answer)
         return {name: answers[name] for name in PEOPLE}
 
 

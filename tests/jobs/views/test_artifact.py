@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from jobs.models import Artifact, Attempt, Job
+from jobs.streaming import CHUNK
 from tests.jobs.views.conftest import MINE, People
-from tests.jobs.views.streams import body
+from tests.jobs.views.streams import body, let_go
 
 CONTENT = bytes(range(256)) * 4096
 
@@ -38,6 +39,25 @@ def test_it_comes_whole_and_in_chunks(people: People, artifact: Artifact) -> Non
     assert asyncio.run(body(answer)) == CONTENT
 
 
+def test_it_is_read_a_chunk_at_a_time_and_closed_when_the_client_goes(people: People, artifact: Artifact) -> None:
+    answer = people.owner.get(_url(artifact))
+    assert _is_open("model.tar")
+
+    async def first_chunk() -> bytes:
+        stream = aiter(answer.streaming_content)
+        chunk: bytes = await anext(stream)
+        await stream.aclose()
+        return chunk
+
+    assert asyncio.run(first_chunk()) == CONTENT[:CHUNK]
+    let_go(answer)
+    assert not _is_open("model.tar")
+
+
+def _is_open(name: str) -> bool:
+    return any(str(link.readlink()).endswith(name) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+
+
 @pytest.mark.parametrize(
     ("asked", "first", "last"),
     [("bytes=0-9", 0, 9), ("bytes=1000-", 1000, len(CONTENT) - 1), ("bytes=-5", len(CONTENT) - 5, len(CONTENT) - 1)],
@@ -56,7 +76,7 @@ def test_a_range_beyond_the_end_is_refused(people: People, artifact: Artifact) -
 
 def test_a_continued_download_of_another_version_starts_over(people: People, artifact: Artifact) -> None:
     answer = people.owner.get(_url(artifact), headers={"Range": "bytes=5-", "If-Range": '"other"'})
-    assert answer.status_code == 200
+    assert answer.status_code == 200 and asyncio.run(body(answer)) == CONTENT
 
 
 def test_an_artifact_of_another_job_is_not_there(people: People, artifact: Artifact, job: Job) -> None:

@@ -232,8 +232,7 @@ def test_an_open_stream_holds_no_database_connection(running: Attempt) -> None:
         await page.close()
 
     def _open_connection() -> object:
-        connection = connections["default"]
-        return None if connection.is_in_memory_db() else connection.connection  # type: ignore[attr-defined]
+        return connections["default"].connection
 
     play(scene)
 
