@@ -30,9 +30,10 @@ FLAGS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One Chromium for all. Playwright's loop runs in this thread, which Django takes for asynchronous code."""
+    """One Chromium for a module. Playwright's loop runs in this thread as long as it is there: Django takes all for
+    asynchronous code, and tests of other modules could not run loops of their own."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         pytest.fail("Browser tests need Chromium: install Debian's package chromium.", pytrace=False)
