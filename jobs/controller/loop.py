@@ -65,7 +65,8 @@ class Controller:
             Action("send", 0.5, self.sender.run),
             Action("mirror", 0.25, lambda: self.mirror.run(self.redis, self.clock())),
             Action("announce", 0.25, self._announce),
-            Action("seal", 2.0, lambda: self._seal(None)),
+            # What is usually done right after ingest; after a crash it is made up for.
+            Action("seal", 30.0, lambda: self._seal(None)),
             Action("prune", 5.0, prune.run),
         ]
 

@@ -8,6 +8,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from jobs import services
+from jobs.controller.mirror import LISTEN
 from jobs.controller.reports import conclude, release
 from jobs.models import Attempt, Cursor, Host, Job
 from workers.contract.messages import Request
@@ -54,9 +55,8 @@ def _complete() -> list[Attempt]:
     """Every byte that the hosts had is stored."""
     changed = []
     now = timezone.now()
-    for attempt in Attempt.objects.filter(ended_at__isnull=False, complete_at__isnull=True).prefetch_related(
-        "placements"
-    ):
+    awaited = Attempt.objects.filter(ended_at__gt=now - LISTEN, complete_at__isnull=True)
+    for attempt in awaited.prefetch_related("placements"):
         # Refused placements had nothing; a lost one may still come.
         placements = [p for p in attempt.placements.all() if p.sent_at and not (p.released_at and not p.verdict)]
         if any(not placement.complete_said for placement in placements):

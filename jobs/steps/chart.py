@@ -210,6 +210,8 @@ _MARKS = ("skipped", "clipped", "found_inf")
 def _sparse(points: levels.Buckets, *counts: levels.Ints) -> list[list[int]]:
     """[x, count, …] of the points where there is something to count."""
     there = np.flatnonzero(sum(counts))
+    if not len(there):
+        return []
     rows: list[list[int]] = np.stack([points.last_step[there], *(count[there] for count in counts)], axis=1).tolist()
     return rows
 
