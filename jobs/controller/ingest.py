@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 # Of one round: enough to catch up fast, and little enough for a transaction of well under a second.
 MOST_ENTRIES = 1024
-MOST_BYTES = 8 * 2**20
+MOST_BYTES = 16 * 2**20
 _READ = 64
 # One writer at a time in SQLite: leave the others room between two rounds.
 SPACING_S = {"sqlite": 0.25}
