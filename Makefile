@@ -30,7 +30,7 @@ setup-dev: setup $(VENV)/.dev
 
 # A stamp is newer than its locks only if every install went through.
 $(VENV)/.created:
-	@command -v "$(PYTHON)" >/dev/null || { echo "There is no $(PYTHON) here; Evenkeel needs Python 3.10, 3.11 or 3.12."; exit 1; }
+	@command -v "$(PYTHON)" >/dev/null || { echo "There is no $(PYTHON) here; Evenkeel needs Python 3.10, 3.11, 3.12 or 3.13."; exit 1; }
 	@"$(PYTHON)" requirements/install.py venv $(VENV)
 	@touch $@
 

@@ -21,9 +21,9 @@ PACKAGE = r"(?:Collecting|Requirement already satisfied:) (\S+)"
 
 def make_venv(folder):
     version = sys.version_info[:2]
-    if not (3, 10) <= version <= (3, 12):
+    if not (3, 10) <= version <= (3, 13):
         sys.exit(
-            "Evenkeel needs Python 3.10, 3.11 or 3.12, and %s is %d.%d. "
+            "Evenkeel needs Python 3.10, 3.11, 3.12 or 3.13, and %s is %d.%d. "
             "If there is another one, name it: make setup PYTHON=python3.11" % (sys.executable, version[0], version[1])
         )
     free = shutil.disk_usage(os.path.dirname(os.path.abspath(folder))).free
