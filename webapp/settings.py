@@ -31,12 +31,14 @@ def _secret_key() -> str:
     if given:
         return given
     keep = DATA_DIR / "secret-key"
-    DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
+        DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(keep, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(secrets.token_urlsafe(50))
     except FileExistsError:
         pass
+    except OSError as error:
+        raise ImproperlyConfigured(f"DATA_DIR: {DATA_DIR} cannot be written ({error.strerror}).") from None
     return keep.read_text().strip()
 
 

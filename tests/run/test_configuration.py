@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +38,21 @@ def test_example_environment_changes_nothing_when_it_is_used_as_it_is() -> None:
 @pytest.mark.parametrize("lock", sorted(ROOT.glob("requirements/*.txt")), ids=lambda path: path.name)
 def test_locks_name_no_registry(lock: Path) -> None:
     assert "://" not in lock.read_text()
+
+
+@pytest.mark.parametrize(
+    "name, value, said",
+    [
+        ("HTTPS", "maybe", "HTTPS must be true or false, not “maybe”."),
+        ("LEASE_S", "long", "LEASE_S must be a number, not “long”."),
+        ("DATABASE_URL", "mysql://x", "DATABASE_URL must begin with postgresql:// or sqlite://, not “mysql://”."),
+        ("DATA_DIR", "/proc/nowhere", "DATA_DIR: /proc/nowhere cannot be written (No such file or directory)."),
+        ("DEVICES", "many", "CommandError: DEVICES must be auto, cpu, cpu:2, gpu or gpu:0,1, not “many”."),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_at_start(name: str, value: str, said: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "manage.py", "up"], cwd=ROOT, env=os.environ | {name: value}, capture_output=True, text=True
+    )
+    assert result.returncode != 0
+    assert result.stderr.strip() == said

@@ -40,6 +40,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.stops = 0
+        os.umask(0o077)  # also where the folder itself was made by someone else
         self.data_dir: Path = settings.DATA_DIR
         self.scratch_root: Path = settings.SCRATCH_ROOT
         try:
