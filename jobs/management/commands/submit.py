@@ -43,7 +43,11 @@ class Command(BaseCommand):
             raise CommandError("\n".join(lines)) from None
         self.stderr.write(f"Job {job.pk} “{job.name}” is queued.")
         if options["wait"]:
-            self.wait(job)
+            try:
+                self.wait(job)
+            except KeyboardInterrupt:
+                self.stderr.write(f"Not waiting any longer; job {job.pk} goes on.")
+                raise SystemExit(130) from None
         if options["json"]:
             self.stdout.write(json.dumps(summary(job), ensure_ascii=False))
         elif not options["wait"]:
