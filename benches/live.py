@@ -126,7 +126,8 @@ def _measure(stack: Any, sync_playwright: Any, DatabaseOf: Any, newest: Any, unt
         page.press("input[name=password]", "Enter")
         page.wait_for_url("/")
         page.goto(f"/jobs/{job.pk}/")
-        page.wait_for_function("Number(document.querySelector('[data-newest-step]').dataset.newestStep) > 0")
+        # Not wait_for_function: the page's content policy allows no eval.
+        page.wait_for_selector("[data-newest-step]:not([data-newest-step='0'])", state="attached")
         page.evaluate(WATCH)
         written.start()
         stored.start()
