@@ -1,4 +1,4 @@
-"""The only two streaming responses. Django's own would read a whole file into memory under ASGI, or
+"""The only streaming responses, and downloads by the proxy in front. Django's own would read a whole file into memory under ASGI, or
 keep a generator from yielding before it has ended; a lint rule keeps them out of everywhere else."""
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from urllib.parse import quote
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse  # noqa: TID251
 from django.http.response import HttpResponseBase
 
 CHUNK = 256 * 1024
+# The proxy's internal location whose files are those of STORAGE_ROOT, see docs/deployment/nginx/site.conf.
+HANDED_OVER = "/storage/"
 
 
 def event_stream(events: AsyncIterator[bytes]) -> HttpResponseBase:
@@ -61,9 +64,7 @@ def download(
     response = StreamingHttpResponse(_chunks(read, first, last), status=status, content_type=content_type)
     response["Content-Length"] = str(last - first + 1)
     response["Accept-Ranges"] = "bytes"
-    response["Cache-Control"] = "private, no-transform"
-    response["X-Content-Type-Options"] = "nosniff"
-    response["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(filename)}"
+    _describe(response, filename)
     if etag:
         response["ETag"] = f'"{etag}"'
     if status == 206:
@@ -74,8 +75,17 @@ def download(
 def file_download(
     request: HttpRequest, path: Path, *, filename: str, content_type: str, etag: str = ""
 ) -> HttpResponseBase:
-    """`path` as a download; FileNotFoundError if it is not there, before anything is sent."""
+    """`path` as a download; FileNotFoundError if it is not there, before anything is sent.
+
+    With PROXY_DOWNLOADS the answer only names the file to the proxy, which then also sees to ranges.
+    """
     file = path.open("rb", buffering=0)
+    if settings.PROXY_DOWNLOADS and path.is_relative_to(root := settings.STORAGE_ROOT.resolve()):
+        file.close()
+        handed_over = HttpResponse(content_type=content_type)
+        handed_over["X-Accel-Redirect"] = HANDED_OVER + quote(path.relative_to(root).as_posix())
+        _describe(handed_over, filename)
+        return handed_over
     response = download(
         request,
         # At its own offset, so that an abandoned read in a thread disturbs nobody.
@@ -87,6 +97,12 @@ def file_download(
     )
     response._resource_closers.append(file.close)  # type: ignore[attr-defined]
     return response
+
+
+def _describe(response: HttpResponseBase, filename: str) -> None:
+    response["Cache-Control"] = "private, no-transform"
+    response["X-Content-Type-Options"] = "nosniff"
+    response["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(filename)}"
 
 
 async def _chunks(read: Callable[[int, int], bytes], first: int, last: int) -> AsyncIterator[bytes]:

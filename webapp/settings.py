@@ -167,6 +167,8 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 HTTPS = env.boolean("HTTPS", False)
+# Only behind a proxy that knows X-Accel-Redirect: web then checks who asks, and the proxy sends the file.
+PROXY_DOWNLOADS = env.boolean("PROXY_DOWNLOADS", False)
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_HTTPONLY = True

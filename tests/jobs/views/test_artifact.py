@@ -79,6 +79,43 @@ def test_a_continued_download_of_another_version_starts_over(people: People, art
     assert answer.status_code == 200 and asyncio.run(body(answer)) == CONTENT
 
 
+@pytest.fixture
+def behind_proxy(settings: Any) -> None:
+    settings.PROXY_DOWNLOADS = True
+
+
+@pytest.mark.usefixtures("behind_proxy")
+def test_behind_a_proxy_only_the_owner_and_staff_are_handed_over(people: People, artifact: Artifact) -> None:
+    assert people.ask(_url(artifact)) == MINE
+
+
+@pytest.mark.usefixtures("behind_proxy")
+def test_a_proxy_is_told_the_file_and_sends_it(people: People, artifact: Artifact, settings: Any) -> None:
+    (settings.STORAGE_ROOT / "artifacts" / "模型 1%.tar").write_bytes(b"x")
+    Artifact.objects.update(key="artifacts/模型 1%")
+    answer = people.owner.get(_url(artifact), headers={"Range": "bytes=5-"})
+    assert answer.status_code == 200 and answer.content == b""
+    assert answer["X-Accel-Redirect"] == "/storage/artifacts/%E6%A8%A1%E5%9E%8B%201%25.tar"
+    assert answer["Content-Type"] == "application/x-tar" and answer["Cache-Control"] == "private, no-transform"
+    name = f"job-{artifact.attempt.job_id}-1-model.tar"
+    assert answer["Content-Disposition"] == f"attachment; filename*=UTF-8''{name}"
+    assert not _is_open("model.tar")
+
+
+@pytest.mark.usefixtures("behind_proxy")
+@pytest.mark.parametrize("key", ["artifacts/gone", "../outside"])
+def test_a_proxy_is_told_of_nothing_else(people: People, artifact: Artifact, key: str) -> None:
+    Artifact.objects.update(key=key)
+    answer = people.owner.get(_url(artifact))
+    assert answer.status_code == 404 and "X-Accel-Redirect" not in answer
+
+
+def test_without_a_proxy_no_path_is_told(people: People, artifact: Artifact) -> None:
+    answer = people.owner.get(_url(artifact))
+    assert "X-Accel-Redirect" not in answer
+    let_go(answer)
+
+
 def test_an_artifact_of_another_job_is_not_there(people: People, artifact: Artifact, job: Job) -> None:
     assert people.owner.get(f"/jobs/{job.pk + 1}/artifacts/{artifact.pk}/").status_code == 404
 
