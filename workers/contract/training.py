@@ -198,6 +198,27 @@ class CheckpointSettings(SettingsGroup):
     )
 
 
+class EarlyStoppingSettings(SettingsGroup):
+    """Ends training when evaluations no longer get better. The best weights are exported in any case."""
+
+    patience: int | None = setting(
+        None,
+        "Patience",
+        "So many evaluations in a row without a better result end training. Empty: train to the planned end.",
+        unit="evaluations",
+        ge=1,
+        le=1000,
+    )
+    min_delta: float = setting(
+        0.0,
+        "Least gain",
+        "A result counts as better only if it is above the best so far by more than this; 0.001 is a tenth of a percent "
+        "of accuracy.",
+        ge=0,
+        le=1,
+    )
+
+
 class DeviceSettings(SettingsGroup):
     """Where it runs."""
 

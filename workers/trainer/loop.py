@@ -50,6 +50,8 @@ class Progress:
     best: float | None = None
     best_step: int | None = None
     evaluated_at: int | None = None  # the step of the newest evaluation
+    reached: float | None = None  # what an evaluation must be above, by the least gain, to count as better
+    waited: int = 0  # evaluations in a row that were not better
 
 
 @dataclass
@@ -220,7 +222,7 @@ def train(run: Run) -> EndReason:
         if leave in (Request.PAUSE, Request.DRAIN):
             _checkpoint(run)
             return REASONS[leave]
-        if leave is Request.FINISH:
+        if leave is Request.FINISH or _no_longer_better(run):
             break
 
     reason = REASONS[leave] if leave is Request.FINISH else EndReason.COMPLETED
@@ -289,6 +291,11 @@ def _evaluate(run: Run) -> Request | None:
     progress.evaluated_at = progress.step
     value = result.metrics[task.best_by]
     better = progress.best is None or value > progress.best
+    # Equal on all ranks, since the metrics are. NaN is never better.
+    if progress.reached is None or value > progress.reached + run.context.settings.early_stopping.min_delta:
+        progress.reached, progress.waited = value, 0
+    else:
+        progress.waited += 1
     if better:
         progress.best, progress.best_step = value, progress.step
     if run.ranks.rank == 0:
@@ -306,6 +313,21 @@ def _evaluate(run: Run) -> Request | None:
         print(f"evaluation at step {progress.step}: {task.best_by} {value:.4f}", flush=True)
     run.context.stage("training", "")
     return None
+
+
+def _no_longer_better(run: Run) -> bool:
+    """Whether the evaluation at this very step was one too many without a gain."""
+    progress, early = run.progress, run.context.settings.early_stopping
+    if early.patience is None or progress.waited < early.patience or progress.evaluated_at != progress.step:
+        return False
+    if run.ranks.rank == 0:
+        text = (
+            f"Stopped early: in {progress.waited} evaluations in a row {run.task.best_by} did not rise above "
+            f"{progress.reached:.4f} by more than {early.min_delta:g}. The best weights are those of step {progress.best_step}."
+        )
+        run.events.say("note", level="info", text=text, step=progress.step)
+        print(text, flush=True)
+    return True
 
 
 def _checkpoint(run: Run) -> None:
@@ -347,6 +369,8 @@ def snapshot_of(run: Run) -> Snapshot:
         "offset": progress.at.offset,
         "best": progress.best,
         "best_step": progress.best_step,
+        "reached": progress.reached,
+        "waited": progress.waited,
         "scaler": run.scaler.state(),
         "plan": run.plan,
         "identity": run.task.identity,

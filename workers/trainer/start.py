@@ -121,7 +121,12 @@ def _go_on_from(run: Run) -> None:
         Position(state["epoch"], state["offset"]),
         state["best"],
         state["best_step"],
+        reached=state.get("reached", state["best"]),
+        waited=state.get("waited", 0),
     )
+    # Who goes on after an early stop wants more of it: the patience begins anew.
+    if run.progress.waited >= (settings.early_stopping.patience or math.inf):
+        run.progress.waited = 0
     run.checkpoint_at = state["step"]
 
     old = state["settings"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.workers.recipes import test_data, test_model_sources
+from tests.workers.trainer import test_early_stopping
 from tests.workers.trainer.conftest import make_attempt, write_dataset
 from tests.workers.trainer.test_loop import InProcess
 from workers.recipes.text_classification.settings import TextClassificationSettings
@@ -21,6 +22,7 @@ FP16 = {"precision": {"mode": "fp16"}}
 GROWING = {**FP16, "loss_scaling": {"init_scale": 4.0, "growth_interval": 2, "floor": 2.0, "ceiling": 2.0**24}}
 OVERFLOWING = {**FP16, "loss_scaling": {"init_scale": 2.0**26, "floor": 1.0, "ceiling": 2.0**26}}
 EPOCHS = {"training": {"max_steps": None, "batch_size": 16, "epochs": 1}}
+EVALUATED = {"checkpoints": {"evaluate_every_steps": 2}}
 BAD = {"optimizer": {"learning_rate": 1e12}, "schedule": {"warmup_steps": 0}, "training": {"max_steps": 20}}
 
 # field: (what it is set to, the other settings with which it shows)
@@ -58,6 +60,7 @@ SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
     "checkpoints.every_steps": (3, {}),
     "checkpoints.keep": (1, {"checkpoints": {"every_steps": 3, "keep": 2}}),
     "checkpoints.evaluate_every_steps": (3, {}),
+    "early_stopping.patience": (1, {**EVALUATED, "early_stopping": {"min_delta": 1.0}}),
 }
 # field: the test that shows it
 ELSEWHERE = {
@@ -68,6 +71,7 @@ ELSEWHERE = {
     "model.job": test_model_sources.test_another_job_starts_from_the_exported_weights,
     "model.folder": test_model_sources.test_a_folder_below_a_model_root_is_loaded,
     "model.name": test_model_sources.test_a_hub_name_is_refused_where_hosts_fetch_nothing,
+    "early_stopping.min_delta": test_early_stopping.test_it_ends_after_so_many_evaluations_without_a_gain,
     "devices.devices_per_node": None,  # decides the placement, before any rank exists
 }
 

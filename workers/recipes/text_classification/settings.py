@@ -11,6 +11,7 @@ from workers.contract.training import (
     CheckpointSettings,
     ClippingSettings,
     DeviceSettings,
+    EarlyStoppingSettings,
     LimitSettings,
     LossScalingSettings,
     OptimizerSettings,
@@ -117,4 +118,5 @@ class TextClassificationSettings(SettingsGroup):
     regularisation: RegularisationSettings = RegularisationSettings()
     limits: LimitSettings = LimitSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
+    early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
     devices: DeviceSettings = DeviceSettings()
