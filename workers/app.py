@@ -1,4 +1,4 @@
-"""The Celery side of a GPU host: one queue, one task, which starts a supervisor and lets go of it."""
+"""The Celery side of a GPU host: one queue, and two tasks that start something and let go of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from kombu import Queue
 
 from workers import embedded_redis
 from workers.config import Config
+from workers.contract.datasets import CHECK_TASK, CheckSpec
 from workers.contract.messages import START_TASK, AttemptSpec, host_queue
+from workers.datasets.task import Checks
 from workers.supervisor import processes
 from workers.supervisor.start import start_attempt
 from workers.watch import HostThreads
@@ -38,6 +40,7 @@ app.conf.update(
     worker_cancel_long_running_tasks_on_connection_loss=False,
 )
 
+_checks = Checks(config)
 _threads: HostThreads | None = None
 
 
@@ -47,6 +50,12 @@ def start(spec: dict[str, Any]) -> None:
     checked = AttemptSpec.model_validate(spec)
     start_attempt(checked, config)
     logger.info("attempt %s of job %s: supervisor started", checked.attempt, checked.job)
+
+
+@app.task(name=CHECK_TASK)  # type: ignore[untyped-decorator]
+def check_dataset(spec: dict[str, Any]) -> None:
+    """Check a dataset in a thread and a process of its own. Twice is harmless: each try is claimed in the storage."""
+    _checks.start(CheckSpec.model_validate(spec))
 
 
 # Before the broker is reached: dead supervisors are looked after while Redis is away, too.

@@ -35,6 +35,11 @@ class Config:
     retention_s: float
     # How long an ended attempt waits for its checkpoints to reach the shared storage.
     publish_bound_s: float
+    # Folders from which datasets may be read, beside uploads.
+    dataset_roots: tuple[Path, ...] = ()
+    # Limits of the check of a dataset.
+    check_memory_bytes: int = 4 * 2**30
+    check_time_limit_s: float = 7200.0
 
     @classmethod
     def from_environment(cls) -> Config:
@@ -48,13 +53,20 @@ class Config:
             host_name=_name("HOST_NAME", socket.gethostname()),
             host_address=os.environ.get("HOST_ADDRESS", ""),
             devices=_devices("DEVICES", "auto"),
-            model_roots=tuple(Path(root).expanduser().absolute() for root in roots.split(",") if root),
+            model_roots=_paths(roots),
             hub_allowed=_boolean("HUB_ALLOWED", False),
             allow_pickle_models=_boolean("ALLOW_PICKLE_MODELS", False),
             log_cap_bytes=int(_number("LOG_CAP_BYTES", 64 * 2**20)),
             retention_s=_number("RUN_FOLDER_RETENTION_S", 86_400.0),
             publish_bound_s=_number("PUBLISH_BOUND_S", 600.0),
+            dataset_roots=_paths(os.environ.get("DATASET_ROOTS", "")),
+            check_memory_bytes=int(_number("CHECK_MEMORY_BYTES", 4 * 2**30)),
+            check_time_limit_s=_number("CHECK_TIME_LIMIT_S", 7200.0),
         )
+
+
+def _paths(text: str) -> tuple[Path, ...]:
+    return tuple(Path(root.strip()).expanduser().absolute() for root in text.split(",") if root.strip())
 
 
 def _path(name: str, default: Path) -> Path:

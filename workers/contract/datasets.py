@@ -1,0 +1,131 @@
+"""How a dataset is checked: what the web side asks of a host, and what the host answers.
+
+Nothing of it depends on Redis: the request is sent until it is answered, and the answer is a file below STORAGE_ROOT.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+CHECK_TASK = "workers.check_dataset"
+SPLITS = ("train", "dev")
+
+# Below STORAGE_ROOT. A check has a folder with progress.json and result.json; both are replaced, never rewritten.
+PROGRESS, RESULT = "progress.json", "result.json"
+LARGEST_RESULT_BYTES = 8 * 2**20
+
+
+def upload_key(uid: str) -> str:
+    return f"uploads/{uid}"
+
+
+def check_key(uid: str) -> str:
+    return f"checks/{uid}"
+
+
+def dataset_key(uid: str) -> str:
+    return f"datasets/{uid}"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Reading(_Frozen):
+    """How the files are read: form, columns, labels, split."""
+
+    format: Literal["table", "jsonl"] = "jsonl"
+    delimiter: Literal[",", ";", "\t", "|"] = ","
+    quotes: bool = Field(True, description="quotation marks enclose fields; off for most TSV files")
+    header: bool = Field(True, description="the first row has the names of the columns; without, they are 1, 2 …")
+    encoding: Literal["utf-8", "gb18030"] = "utf-8"
+    text_column: str = Field("text", min_length=1, max_length=100)
+    label_column: str = Field("label", min_length=1, max_length=100)
+    weight_column: str = Field("", max_length=100)
+    split_column: str = Field("", max_length=100)
+    labels: list[str] = Field([], max_length=10_000, description="the label set; empty: those of the training rows")
+    dev_fraction: float = Field(0.1, gt=0, lt=1, description="of each label, when the split is not given")
+    seed: int = Field(2026, ge=0, lt=2**63)
+    leave_out: bool = Field(False, description="rows with errors are left out instead of refusing the dataset")
+
+
+class SourceFile(_Frozen):
+    """A file below STORAGE_ROOT (`key`) or one of the host's DATASET_ROOTS (`path`)."""
+
+    name: str
+    split: Literal["", "train", "dev"] = ""
+    key: str = ""
+    path: str = ""
+
+
+class CheckSpec(_Frozen):
+    uid: str = Field(pattern="^[0-9a-f]{32}$", description="of the check; another one has another folder")
+    number: int = Field(ge=1, description="of the try: a host acts once on each")
+    files: list[SourceFile] = []
+    paddlenlp: str = Field("", description="name for paddlenlp.datasets.load_dataset, instead of files")
+    reading: Reading
+
+
+class RowRef(_Frozen):
+    """A row by its line in the file, from 1, and what stands there."""
+
+    file: str
+    row: int
+    shown: str = ""
+
+
+class Finding(_Frozen):
+    """One thing that a check found. `template` is an English sentence with %-places for `values`; web translates it."""
+
+    level: Literal["error", "warning", "note"]
+    template: str
+    values: dict[str, str | int | float] = {}
+    rows: list[RowRef] = []
+
+    @property
+    def text(self) -> str:
+        return self.template % self.values
+
+    @property
+    def count(self) -> int:
+        count = self.values.get("count", 0)
+        return count if isinstance(count, int) else 0
+
+
+class Progress(_Frozen):
+    """`seq` counts up while the check lives."""
+
+    number: int
+    seq: int
+    host: str
+    stage: str
+    done: int = 0
+    total: int = 0
+
+
+class CheckResult(_Frozen):
+    """Fit if no finding is an error; then the files are below `dataset_key(uid)`."""
+
+    number: int
+    host: str
+    seconds: float
+    findings: list[Finding]
+    columns: list[str] = []
+    labels: list[str] = []
+    splits: dict[str, int] = {}
+    bytes: int = 0
+    content_hash: str = ""
+    statistics: dict[str, Any] = {}
+
+    @property
+    def fit(self) -> bool:
+        return all(finding.level != "error" for finding in self.findings)
+
+
+def is_plain_key(key: str) -> bool:
+    """Whether `key` stays below the root it is joined to."""
+    path = PurePosixPath(key)
+    return bool(key) and not path.is_absolute() and ".." not in path.parts

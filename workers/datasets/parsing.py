@@ -1,0 +1,354 @@
+"""Files → rows. A row is parsed, never executed; one that cannot be read is a fact with its line number, and reading goes on."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from workers.contract.datasets import Reading
+
+# A longer line or field is a quotation mark that was never closed, or no table at all.
+LONGEST_LINE_BYTES = 1 << 20
+# How much of a file is looked at to guess how it is read.
+HEAD_BYTES = 256 * 1024
+PREVIEW_ROWS = 8
+MOST_COLUMNS = 1000
+BOM = codecs.BOM_UTF8
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    number: int  # the line in the file at which it begins, from 1
+    values: Values
+    line: bytes  # as JSON in UTF-8, without end; of JSON Lines as it was in the file
+
+
+@dataclass(frozen=True)
+class BadRow:
+    number: int
+    template: str
+    shown: str = ""
+    values: dict[str, str | int] = field(default_factory=dict)
+
+
+def problem(template: str, number: int, shown: str = "", **values: str | int) -> BadRow:
+    """One kind of fault. `template` counts rows: the same fault in many rows is one finding."""
+    return BadRow(number, template, printable(shown), values)
+
+
+class Unreadable(Exception):
+    """Nothing of the file can be used. `template` is translated by the web side."""
+
+    def __init__(self, template: str, **values: str | int) -> None:
+        super().__init__(template % values)
+        self.template, self.values = template, values
+
+
+def printable(text: str, most: int = 60) -> str:
+    """Short, on one line, and storable: no NUL, no lone surrogates, no control characters."""
+    cut = text if len(text) <= most else text[: most - 1] + "…"
+    return "".join(c if c.isprintable() else "·" for c in cut).encode("utf-8", "replace").decode()
+
+
+# --- rows ------------------------------------------------------------------------------------
+
+
+def rows(
+    file: BinaryIO, reading: Reading, progress: Callable[[int], None] = lambda done: None
+) -> Iterator[Row | BadRow]:
+    """All rows in order; blank lines are passed over. `progress` is told the bytes read. Raises Unreadable."""
+    _refuse_other_formats(file)
+    lines = _Lines(file, reading.encoding, progress)
+    yield from _objects(lines) if reading.format == "jsonl" else _table(lines, reading)
+
+
+class _Lines:
+    """Decoded lines. What was wrong with those since the last call of `take_fault` is kept there."""
+
+    def __init__(self, file: BinaryIO, encoding: str, progress: Callable[[int], None]) -> None:
+        self._file, self._encoding, self._progress = file, encoding, progress
+        self.number = 0
+        self.raw = b""
+        self._fault: tuple[str, str, dict[str, str | int]] | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        position = 0
+        while raw := self._file.readline(LONGEST_LINE_BYTES + 1):
+            self.number += 1
+            position += len(raw)
+            if self.number % 2000 == 1:
+                self._progress(position)
+            if len(raw) > LONGEST_LINE_BYTES and not raw.endswith(b"\n"):
+                self._problem("Rows with a line longer than %(limit)s: %(count)d.", "", limit="1 MiB")
+                raw = raw[:100]
+                while (rest := self._file.readline(LONGEST_LINE_BYTES)) and not rest.endswith(b"\n"):
+                    position += len(rest)
+                position += len(rest)
+            if self.number == 1 and self._encoding == "utf-8":
+                raw = raw.removeprefix(BOM)
+            self.raw = raw
+            try:
+                text = raw.decode(self._encoding)
+            except UnicodeDecodeError as error:
+                text = raw.decode(self._encoding, "replace")
+                if not self._fault:
+                    around = raw[max(error.start - 20, 0) : error.start + 8].decode(self._encoding, "replace")
+                    self._problem("Rows that are not %(encoding)s: %(count)d.", around, encoding=self._encoding.upper())
+            if "\0" in text:
+                self._problem("Rows with a NUL character: %(count)d.", text)
+                text = text.replace("\0", "")
+            yield text
+        self._progress(position)
+
+    def _problem(self, template: str, shown: str, **values: str | int) -> None:
+        self._fault = (template, shown, values)
+
+    def take_fault(self, number: int) -> BadRow | None:
+        fault, self._fault = self._fault, None
+        return fault and problem(fault[0], number, fault[1].strip(), **fault[2])
+
+
+def _objects(lines: _Lines) -> Iterator[Row | BadRow]:
+    for line in lines:
+        number, fault = lines.number, lines.take_fault(lines.number)
+        if fault:
+            yield fault
+            continue
+        line = line.strip()
+        if not line:
+            continue
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            yield problem(
+                "Rows that are not JSON: %(count)d.", number, f"{error.msg}: {line[max(error.pos - 20, 0) :]}"
+            )
+            continue
+        except (ValueError, RecursionError):
+            yield problem("Rows that are not JSON: %(count)d.", number, line)
+            continue
+        if not isinstance(value, dict):
+            yield problem("Rows that are not JSON objects: %(count)d.", number, line)
+            continue
+        yield Row(number, value, line.encode("utf-8"))
+
+
+def _table(lines: _Lines, reading: Reading) -> Iterator[Row | BadRow]:
+    csv.field_size_limit(LONGEST_LINE_BYTES)
+    table = csv.reader(iter(lines), delimiter=reading.delimiter, quoting=_quoting(reading.quotes), strict=True)
+    columns: list[str] = []
+    while True:
+        number = lines.number + 1
+        try:
+            fields = next(table)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            lines.take_fault(number)
+            yield problem("Rows whose quotation marks or line ends do not fit: %(count)d.", number, str(error))
+            continue
+        fault = lines.take_fault(number)
+        if not columns:
+            if not fields and not fault:
+                continue
+            if fault and reading.header:
+                raise Unreadable(
+                    "The row with the names of the columns cannot be read as %(encoding)s.",
+                    encoding=reading.encoding.upper(),
+                )
+            columns = column_names(fields, reading.header)
+            if reading.header:
+                continue
+        if fault:
+            yield fault
+        elif len(fields) != len(columns):
+            if any(field.strip() for field in fields):
+                shown = f"{len(fields)}: {reading.delimiter.join(fields)}"
+                yield problem(
+                    "Rows with another number of columns than %(columns)d: %(count)d.",
+                    number,
+                    shown,
+                    columns=len(columns),
+                )
+        else:
+            values = dict(zip(columns, fields, strict=True))
+            yield Row(number, values, b"")
+
+
+def _quoting(quotes: bool) -> Literal[0, 3]:
+    return csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+
+
+def column_names(first: list[str], header: bool) -> list[str]:
+    """Of a table, by its first row. Raises Unreadable."""
+    if len(first) > MOST_COLUMNS:
+        raise Unreadable("The first row has %(columns)d columns: is the delimiter right?", columns=len(first))
+    if not header:
+        return [str(i + 1) for i in range(len(first))]
+    names = [name.strip() for name in first]
+    if not all(names):
+        raise Unreadable("Column %(number)d has no name in the first row.", number=names.index("") + 1)
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Unreadable("The column “%(column)s” is in the first row twice.", column=printable(twice))
+    return names
+
+
+def _refuse_other_formats(file: BinaryIO) -> None:
+    """By the first bytes; the position stays at the beginning."""
+    head = file.read(4096)
+    file.seek(0)
+    if not head.strip(b"\r\n\t " + BOM):
+        if len(head) < 4096:
+            raise Unreadable("The file is empty.")
+    elif head.startswith(b"PK\x03\x04"):
+        raise Unreadable("This is a zip or Excel file: unpack it, or save the sheet as CSV (UTF-8).")
+    elif head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")):
+        raise Unreadable("This is a compressed file: unpack it first.")
+    elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise Unreadable("This is UTF-16: save the file as UTF-8 or GB18030.")
+    elif head.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")):
+        raise Unreadable("This is a Python pickle, which is never loaded: save the rows as CSV or JSON Lines.")
+    elif head.startswith(b"PAR1"):
+        raise Unreadable("This is a Parquet file: save the rows as CSV or JSON Lines.")
+    elif head.removeprefix(BOM).lstrip().startswith(b"["):
+        raise Unreadable("This begins like a JSON array: one JSON object per line is needed.")
+
+
+# --- a look at the beginning -----------------------------------------------------------------
+
+TEXT_NAMES = ("text", "text_a", "sentence", "review", "content", "文本", "评论", "内容")
+LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "标签", "类别")
+SPLIT_NAMES = ("split", "set", "partition", "数据集", "划分")
+
+
+@dataclass
+class Look:
+    """How a file seems to be read, and its first rows so read."""
+
+    reading: Reading
+    columns: list[str]
+    rows: list[Row]
+    problems: list[BadRow]
+
+
+def look(file: BinaryIO, name: str, reading: Reading | None = None) -> Look:
+    """At the first HEAD_BYTES, with `reading` or a guess. Raises Unreadable."""
+    _refuse_other_formats(file)
+    head = file.read(HEAD_BYTES)
+    if len(head) == HEAD_BYTES:
+        head = head[: head.rfind(b"\n") + 1] or head
+    guess = reading or _guess(head, name)
+    found: list[Row] = []
+    problems: list[BadRow] = []
+    columns: dict[str, None] = {}
+    for row in rows(_Head(head), guess):  # type: ignore[arg-type]
+        if isinstance(row, BadRow):
+            problems.append(row)
+        else:
+            if len(found) < PREVIEW_ROWS:
+                found.append(row)
+            if len(columns) < MOST_COLUMNS:
+                columns.update(dict.fromkeys(row.values))
+        if len(found) >= PREVIEW_ROWS and len(problems) >= PREVIEW_ROWS:
+            break
+    if reading is None:
+        names = {column.lower(): column for column in columns}
+        chosen: dict[str, str] = {}
+        for field_name, known in (
+            ("text_column", TEXT_NAMES),
+            ("label_column", LABEL_NAMES),
+            ("split_column", SPLIT_NAMES),
+        ):
+            hit = next((names[one] for one in known if one in names), "")
+            if hit:
+                chosen[field_name] = hit
+        guess = guess.model_copy(update=chosen)
+    return Look(guess, list(columns), found, problems[:PREVIEW_ROWS])
+
+
+class _Head:
+    """The beginning of a file as a file: io.BytesIO, spelt out for what `rows` uses."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body, self._at = body, 0
+
+    def read(self, count: int) -> bytes:
+        part = self._body[self._at : self._at + count]
+        self._at += len(part)
+        return part
+
+    def readline(self, count: int) -> bytes:
+        end = self._body.find(b"\n", self._at) + 1 or len(self._body)
+        return self.read(min(end - self._at, count))
+
+    def seek(self, at: int) -> None:
+        self._at = at
+
+
+def _guess(head: bytes, name: str) -> Reading:
+    encoding = _encoding(head)
+    text = head.removeprefix(BOM).decode(encoding, "replace")
+    suffix = Path(name).suffix.lower()
+    if suffix in (".jsonl", ".json", ".ndjson") or text.lstrip().startswith("{"):
+        return Reading(format="jsonl", encoding=encoding)
+    lines = [line for line in text.splitlines() if line.strip()][:50]
+    delimiter = _delimiter(lines, "\t" if suffix in (".tsv", ".tab") else ",")
+    first = lines[0].split(delimiter) if lines else []
+    # A heading is short, and no number.
+    header = all(0 < len(name.strip()) <= 40 and not _is_number(name) for name in first)
+    return Reading(
+        format="table",
+        delimiter=delimiter,
+        quotes=delimiter != "\t",
+        header=header,
+        encoding=encoding,
+        text_column="text" if header else "1",
+        label_column="label" if header else "2",
+    )
+
+
+def _encoding(head: bytes) -> str:
+    for encoding in ("utf-8", "gb18030"):
+        try:
+            codecs.getincrementaldecoder(encoding)().decode(head)
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    return "utf-8"
+
+
+def _delimiter(lines: list[str], expected: str) -> str:
+    """The one that cuts most lines into as many fields as the first, two at least."""
+
+    def score(delimiter: str) -> tuple[float, bool]:
+        fields = [len(row) for row in _split(lines, delimiter)]
+        if not fields or fields[0] < 2:
+            return 0.0, delimiter == expected
+        return fields.count(fields[0]) / len(fields), delimiter == expected
+
+    return max((",", "\t", ";", "|"), key=score)
+
+
+def _split(lines: list[str], delimiter: str) -> list[list[str]]:
+    csv.field_size_limit(LONGEST_LINE_BYTES)
+    plain = (line.replace("\0", "") + "\n" for line in lines)
+    try:
+        return list(csv.reader(plain, delimiter=delimiter, quoting=_quoting(delimiter != "\t")))
+    except csv.Error:
+        return []
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
