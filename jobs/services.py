@@ -364,9 +364,10 @@ def _dotted(settings: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 def _in_words(kind: str, context: dict[str, Any], message: str, given: Any) -> str:
     shown = str(given)[:60]
+    limit = next((str(context[key]).removesuffix(".0") for key in ("ge", "gt", "le", "lt") if key in context), "")
     match kind:
         case "greater_than_equal":
-            return _("Must be at least %(limit)s, not %(value)s.") % {"limit": context["ge"], "value": shown}
+            return _("Must be at least %(limit)s, not %(value)s.") % {"limit": limit, "value": shown}
         case "greater_than":
             return _("Must be more than %(limit)s, not %(value)s.") % {"limit": context["gt"], "value": shown}
         case "less_than_equal":

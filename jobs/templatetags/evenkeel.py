@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import datetime
 from functools import cache
 from typing import Any
 
 from django import template
 from django.http import QueryDict
+from django.utils import timezone
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, gettext_noop
 
@@ -77,6 +80,11 @@ def duration(seconds: Any) -> str:
     if hours < 48:
         return _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
     return _("%(days)d d %(hours)d h") % {"days": hours // 24, "hours": hours % 24}
+
+
+@register.filter
+def seconds_since(moment: datetime) -> float:
+    return max((timezone.now() - moment).total_seconds(), 0)
 
 
 @register.filter
@@ -288,11 +296,11 @@ def in_words(event: JobEvent) -> str:
             text = _("Rank ended with %(how)s") % {"how": how}
             return text + _(", the first to fail") if data.get("first") else text
         case "stage":
-            return stage_in_words(event.message)
+            return capfirst(stage_in_words(event.message))
         case "outcome" if event.reason:
-            return event.message or reason_sentence(event.reason)
+            return capfirst(event.message or reason_sentence(event.reason))
         case _:
-            return event.message or event.kind.replace("_", " ").capitalize()
+            return capfirst(event.message or event.kind.replace("_", " "))
 
 
 def _steps_in_words(kind: str, data: dict[str, Any], message: str) -> str:

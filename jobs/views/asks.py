@@ -16,7 +16,7 @@ from jobs.views.rows import Asked, job_for
 from workers.contract.messages import Request
 
 
-def _ask(request: Asked, pk: int, verb: Callable[[Job], object], done: str) -> HttpResponse:
+def _ask(request: Asked, pk: int, verb: Callable[[Job], object], done: str, done_at_once: str = "") -> HttpResponse:
     job = job_for(request, pk)
     try:
         verb(job)
@@ -24,20 +24,22 @@ def _ask(request: Asked, pk: int, verb: Callable[[Job], object], done: str) -> H
         for text in refused.errors.values():
             messages.error(request, text)
     else:
-        messages.success(request, done)
+        messages.success(request, done_at_once if done_at_once and Job.objects.get(pk=pk).ended_at else done)
     return redirect("job_detail", job.pk)
 
 
 @require_POST
 def job_cancel(request: Asked, pk: int) -> HttpResponse:
     done = _("Cancellation is asked for; the job ends after its current step.")
-    return _ask(request, pk, lambda job: services.ask_to_leave(job, Request.CANCEL, actor=request.user), done)
+    at_once = _("The job is cancelled.")
+    return _ask(request, pk, lambda job: services.ask_to_leave(job, Request.CANCEL, actor=request.user), done, at_once)
 
 
 @require_POST
 def job_pause(request: Asked, pk: int) -> HttpResponse:
     done = _("A pause is asked for; the job saves a checkpoint and frees its devices.")
-    return _ask(request, pk, lambda job: services.ask_to_leave(job, Request.PAUSE, actor=request.user), done)
+    at_once = _("The job is paused.")
+    return _ask(request, pk, lambda job: services.ask_to_leave(job, Request.PAUSE, actor=request.user), done, at_once)
 
 
 @require_POST

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 from jobs import services
 from jobs.forms import SettingGroup, SettingsForm
 from jobs.live import is_live
-from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, Job, JobEvent, Placement
+from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, Host, Job, JobEvent, Placement
 from jobs.views.job_list import health_of, progress_of
 from jobs.views.log import log_context
 from jobs.views.rows import Asked, attempt_of, job_for, whole_number
@@ -79,6 +79,9 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
         else None,
         "reason": reason,
         "placements": Placement.objects.filter(attempt=attempt, released_at__isnull=True).select_related("host"),
+        "most_devices": max((len(host.devices) for host in Host.objects.filter(enabled=True)), default=0)
+        if status == Status.QUEUED
+        else None,
         "may": {
             # A request to stop may be asked for again in a stronger form, never in a weaker one.
             "cancel": newest and status not in ENDED and attempt.leave != Request.CANCEL,

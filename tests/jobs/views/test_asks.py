@@ -52,9 +52,10 @@ def test_a_request_is_kept_with_who_asked(people: People, running: Attempt, verb
 
 
 def test_a_queued_job_is_cancelled_at_once(people: People, job: Job) -> None:
-    people.owner.post(f"/jobs/{job.pk}/cancel/")
+    answer = people.owner.post(f"/jobs/{job.pk}/cancel/", follow=True)
     job.refresh_from_db()
     assert job.status == Status.CANCELLED
+    assert "The job is cancelled." in answer.text and "after its current step" not in answer.text
 
 
 def test_a_checkpoint_is_asked_for_each_time(people: People, running: Attempt) -> None:

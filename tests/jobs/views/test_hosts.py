@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from jobs.models import Attempt, Host, Placement
 from tests.browser import seed
@@ -24,6 +27,11 @@ def test_whose_job_holds_a_device_is_told_to_those_who_may_see_it(people: People
     assert name in people.owner.get("/hosts/").text and name in people.staff.get("/hosts/").text
     page = people.other.get("/hosts/").text
     assert name not in page and "another user’s job" in page
+
+
+def test_when_a_host_was_last_seen_is_told_to_the_second(people: People, host: Host) -> None:
+    Host.objects.update(last_seen_at=timezone.now() - timedelta(seconds=40))
+    assert "40 s ago" in people.owner.get("/hosts/").text
 
 
 @pytest.mark.parametrize(

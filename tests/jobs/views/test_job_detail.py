@@ -52,6 +52,20 @@ def test_offers_only_what_makes_sense_in_the_state(people: People, job: Job, att
     assert _buttons(people, job) == {"resume", "retry"}
 
 
+def test_a_queued_job_says_what_it_waits_for(people: People, job: Job, attempt: Attempt) -> None:
+    host = seed.host()
+    assert "Waiting for a host with" in people.owner.get(f"/jobs/{job.pk}/").text
+    Attempt.objects.filter(pk=attempt.pk).update(devices_per_node=len(host.devices) + 1)
+    assert "No host has" in people.owner.get(f"/jobs/{job.pk}/").text
+
+
+def test_a_job_that_never_ran_promises_nothing(people: People, job: Job) -> None:
+    services.ask_to_leave(job, Request.CANCEL, actor=None)
+    page = people.owner.get(f"/jobs/{job.pk}/").text
+    assert "No model was exported." in page and "It was never started." in page
+    assert "is exported when training ends" not in page and "Not started yet" not in page
+
+
 def test_a_failure_says_why_where_and_what_is_kept(people: People, job: Job, running: Attempt) -> None:
     Checkpoint.objects.create(attempt=running, step=300, applied=300, key="k", bytes=1, good=True)
     seed.end(running, EndReason.NON_FINITE, "Loss was NaN at step 341 on rank 1.", step=341, rank=1)
