@@ -369,11 +369,11 @@ def _in_words(kind: str, context: dict[str, Any], message: str, given: Any) -> s
         case "greater_than_equal":
             return _("Must be at least %(limit)s, not %(value)s.") % {"limit": limit, "value": shown}
         case "greater_than":
-            return _("Must be more than %(limit)s, not %(value)s.") % {"limit": context["gt"], "value": shown}
+            return _("Must be more than %(limit)s, not %(value)s.") % {"limit": limit, "value": shown}
         case "less_than_equal":
-            return _("Must be at most %(limit)s, not %(value)s.") % {"limit": context["le"], "value": shown}
+            return _("Must be at most %(limit)s, not %(value)s.") % {"limit": limit, "value": shown}
         case "less_than":
-            return _("Must be less than %(limit)s, not %(value)s.") % {"limit": context["lt"], "value": shown}
+            return _("Must be less than %(limit)s, not %(value)s.") % {"limit": limit, "value": shown}
         case "int_parsing" | "int_type" | "int_from_float" | "int_parsing_size":
             return _("Must be a whole number, not “%(value)s”.") % {"value": shown}
         case "float_parsing" | "float_type":
