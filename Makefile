@@ -4,6 +4,7 @@
 #   make run      the same without sample data
 #   make setup    install only
 #   make test, make test-slow, make check
+#   make check-deployment   nginx, docker-compose and systemd-analyze read the files of docs/deployment/
 #   make translations   extract new texts into locale/
 #   make lock     resolve the dependencies again into requirements/
 #   make bench-live, bench-record, bench-ingest, bench-chart
@@ -21,7 +22,7 @@ INSTALL := $(RUN) requirements/install.py packages
 ENVIRONMENT := set -a; if [ -f .env ]; then . ./.env; fi; \
 	$(foreach name,PORT DATA_DIR,$(if $($(name)),$(name)='$($(name))';)) set +a;
 
-.PHONY: setup setup-dev demo run test test-slow check lock messages translations
+.PHONY: setup setup-dev demo run test test-slow check check-deployment lock messages translations
 
 setup: $(VENV)/.run node_modules/.installed messages
 	@echo "Set-up is complete."
@@ -89,6 +90,10 @@ check: setup-dev
 	$(RUN) manage.py check
 	find templates jobs -name '*.html' -print0 | xargs -0r $(VENV)/bin/djade --target-version 5.2 --check
 	find templates jobs -name '*.html' -print0 | xargs -0r $(VENV)/bin/djhtml --check --tabwidth 2
+
+# Needs tools that are not Python's, and says which one is missing.
+check-deployment: setup-dev
+	@$(RUN) -m pytest tests/check_deployment.py
 
 bench-%: setup-dev
 	@$(RUN) -m benches.$*

@@ -7,11 +7,16 @@ trap 'stopping=1; kill -TERM "$worker" 2>/dev/null' TERM INT
 while [ -z "$stopping" ]; do
     python -m workers &
     worker=$!
-    # A signal interrupts the first wait; the second is for the end.
     wait "$worker"
-    wait "$worker" 2>/dev/null
     status=$?
-    # A wrong variable: starting again would change nothing, and the container's log says what it is.
-    [ "$status" -eq 2 ] && exit 2
-    [ -z "$stopping" ] && sleep 2
+    if [ -n "$stopping" ]; then
+        # The signal ended the first wait, not the worker.
+        wait "$worker"
+    elif [ "$status" -eq 2 ]; then
+        # A wrong variable: starting again would change nothing. The container's log says what it is.
+        exit 2
+    else
+        sleep 2
+    fi
 done
+exit 0

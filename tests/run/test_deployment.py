@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +137,52 @@ def test_units_run_as_a_user_of_their_own_and_read_what_they_need(unit: Path) ->
     assert "User=evenkeel" in text
     environment = "worker.env" if unit.stem == "evenkeel-worker" else "web.env"
     assert re.findall(r"^EnvironmentFile=(\S+)", text, re.MULTILINE) == [f"/etc/evenkeel/{environment}"]
+
+
+# --- the worker's loop in a container ------------------------------------------------------
+
+
+@pytest.fixture
+def fake_python(tmp_path: Path) -> Path:
+    """A `python` that notes when it starts and ends, and lives until it is told otherwise."""
+    program = tmp_path / "python"
+    program.write_text(
+        f"""#!/bin/sh
+echo "start $$" >>{tmp_path}/log
+[ -f {tmp_path}/status ] && exit "$(cat {tmp_path}/status)"
+trap 'sleep 0.3; echo end >>{tmp_path}/log; exit 0' TERM
+while :; do sleep 0.05; done
+"""
+    )
+    program.chmod(0o755)
+    return tmp_path
+
+
+def in_container(fake_python: Path) -> subprocess.Popen[bytes]:
+    env = {"PATH": f"{fake_python}:{os.environ['PATH']}"}
+    return subprocess.Popen(["sh", str(ROOT / "docs/deployment/container-worker.sh")], env=env)
+
+
+def lines(folder: Path, count: int) -> list[str]:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if (folder / "log").exists() and len(found := (folder / "log").read_text().splitlines()) >= count:
+            return found
+        time.sleep(0.05)
+    pytest.fail(f"no {count} lines")
+
+
+def test_a_container_outlives_its_worker_and_stops_with_it_when_told(fake_python: Path) -> None:
+    with in_container(fake_python) as process:
+        os.kill(int(lines(fake_python, 1)[0].split()[1]), signal.SIGKILL)
+        started_again = lines(fake_python, 2)[1]
+        time.sleep(0.3)
+        process.terminate()
+    assert process.returncode == 0
+    assert (fake_python / "log").read_text().splitlines()[1:] == [started_again, "end"]
+
+
+def test_a_container_whose_worker_refuses_its_settings_ends(fake_python: Path) -> None:
+    (fake_python / "status").write_text("2")
+    with in_container(fake_python) as process:
+        assert process.wait(10) == 2
