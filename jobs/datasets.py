@@ -1,44 +1,365 @@
-"""Registering a dataset: read and check every row, measure, copy below STORAGE_ROOT. What is registered never changes."""
+"""Verbs for datasets: upload, describe, have them checked, take the answer, delete. Reading and checking itself is
+workers/datasets/, which hosts run; the command `register_dataset` runs the same code here and now."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import json
+import fcntl
 import os
-import random
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections import Counter
-from dataclasses import dataclass
+import time
+import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
+from django.db.models import Max, Sum
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from jobs.models import Dataset
+from jobs.services import Refused
+from workers.contract.datasets import (
+    SPLITS,
+    CheckResult,
+    CheckSpec,
+    Finding,
+    Reading,
+    SourceFile,
+    check_key,
+    dataset_key,
+    upload_key,
+)
+from workers.datasets import places
+from workers.datasets.checking import Source, check
+from workers.datasets.parsing import Look, Unreadable, look
+from workers.datasets.run import said_by
 
-SPLITS = ("train", "dev")
-MOST_ERRORS = 20
+State = Dataset.State
+BLOCK = 1 << 20
+# Free disk that an upload needs, beside itself: the splits, and the scratch of the check on the same disk.
+ROOM = 3
+SHORTEST_ROOM_BYTES = 256 * 2**20
+_TRIES_FOR_A_VERSION = 5
 
 
 class Unfit(Exception):
-    """What is wrong with the files, a line each, with row numbers from 1."""
+    """What is wrong with a dataset: a text each, in English, with row numbers."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("\n".join(errors))
         self.errors = errors
 
 
-@dataclass(frozen=True)
-class Row:
-    line: bytes  # as it was in the file, without its end
-    text: str
-    label: str
-    columns: tuple[str, ...]
+class Behind(Exception):
+    """A part of an upload that does not begin where the file ends: `offset` is where to go on."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset
+
+
+# --- a new version ---------------------------------------------------------------------------
+
+
+def begin_upload(
+    *, owner: User, name: str, shared: bool, description: str, files: list[tuple[str, str, int]]
+) -> Dataset:
+    """A version whose files, (name, split or "", bytes), are to come through `receive`. Raises Refused."""
+    total = sum(size for _name, _split, size in files)
+    errors: dict[str, str] = {}
+    if not files or not all(size > 0 for _name, _split, size in files):
+        errors["file"] = _("The file is empty.")
+    elif total > settings.UPLOAD_LIMIT_BYTES:
+        errors["file"] = _("%(size)s are more than the limit of %(limit)s.") % {
+            "size": in_bytes(total),
+            "limit": in_bytes(settings.UPLOAD_LIMIT_BYTES),
+        }
+    elif not owner.is_staff and (used := used_bytes(owner)) + total > settings.UPLOAD_QUOTA_BYTES:
+        errors["file"] = _(
+            "Your datasets take %(used)s, and with this upload more than your %(quota)s: delete some that are not used."
+        ) % {"used": in_bytes(used), "quota": in_bytes(settings.UPLOAD_QUOTA_BYTES)}
+    elif _free_bytes() < ROOM * total + SHORTEST_ROOM_BYTES:
+        errors["file"] = _("The storage has not enough room for this upload.")
+    for file_name, _split, _size in files:
+        if Path(file_name).suffix.lower() not in places.SUFFIXES:
+            errors.setdefault("file", _wrong_suffix(file_name))
+    if errors:
+        raise Refused(errors)
+    uid = uuid.uuid4().hex
+    source = {
+        "uploads": upload_key(uid),
+        "files": [
+            {"name": Path(file_name).name[:200], "split": split, "key": f"{upload_key(uid)}/{i}", "bytes": size}
+            for i, (file_name, split, size) in enumerate(files)
+        ],
+    }
+    dataset = _new_version(
+        owner=owner, name=name, shared=shared, description=description, state=State.UPLOADING, source=source
+    )
+    (settings.STORAGE_ROOT / upload_key(uid)).mkdir(parents=True, mode=0o755)
+    return dataset
+
+
+def begin_path(*, owner: User, name: str, shared: bool, description: str, path: str, dev_path: str = "") -> Dataset:
+    """A version from files that lie below DATASET_ROOTS. Raises Refused."""
+    files = []
+    for field, split, given in (("path", "train" if dev_path else "", path), ("dev_path", "dev", dev_path)):
+        if not given:
+            continue
+        try:
+            with places.open_below(Path(given), settings.DATASET_ROOTS) as file:
+                size = os.fstat(file.fileno()).st_size
+        except Unreadable as error:
+            raise Refused({field: _(error.template) % error.values}) from None
+        files.append({"name": Path(given).name[:200], "split": split, "path": given, "bytes": size})
+    dataset = _new_version(
+        owner=owner, name=name, shared=shared, description=description, state=State.MAPPING, source={"files": files}
+    )
+    guess_reading(dataset)
+    return dataset
+
+
+def begin_paddlenlp(*, owner: User, name: str, shared: bool, description: str, paddlenlp: str) -> Dataset:
+    """A version of a dataset that PaddleNLP knows by name; a host loads it."""
+    return _new_version(
+        owner=owner,
+        name=name,
+        shared=shared,
+        description=description,
+        state=State.MAPPING,
+        source={"paddlenlp": paddlenlp},
+        reading=Reading().model_dump(mode="json"),
+    )
+
+
+def _new_version(*, owner: User | None, name: str, **fields: Any) -> Dataset:
+    """The next number of the name. Who comes second to a number takes the one after."""
+    for _try in range(_TRIES_FOR_A_VERSION):
+        newest = Dataset.objects.filter(owner=owner, name=name).aggregate(newest=Max("version"))["newest"] or 0
+        try:
+            with transaction.atomic():
+                return Dataset.objects.create(owner=owner, name=name, version=newest + 1, **fields)
+        except IntegrityError:
+            continue
+    raise Refused({"name": _("Others are uploading under this name at this moment; try again.")})
+
+
+def used_bytes(owner: User) -> int:
+    """What a user's datasets take, uploads that are not yet checked included."""
+    datasets = Dataset.objects.filter(owner=owner)
+    stored: int = datasets.aggregate(total=Sum("bytes"))["total"] or 0
+    waiting = datasets.exclude(state=State.READY).values_list("source", flat=True)
+    uploads: int = sum(file["bytes"] for source in waiting for file in source.get("files", []) if "key" in file)
+    return stored + uploads
+
+
+def _free_bytes() -> int:
+    settings.STORAGE_ROOT.mkdir(parents=True, exist_ok=True)
+    return shutil.disk_usage(settings.STORAGE_ROOT).free
+
+
+def _wrong_suffix(name: str) -> str:
+    return _("“%(name)s” is none of %(known)s.") % {"name": Path(name).name[:60], "known": ", ".join(places.SUFFIXES)}
+
+
+# --- receiving -------------------------------------------------------------------------------
+
+
+def receive(dataset: Dataset, index: int, offset: int, body: BinaryIO) -> int:
+    """Appends a part to an upload's file; returns how long it is now. Once all files are there they can be described.
+
+    Raises Behind if the part does not begin where the file ends: a part that came twice, or one that was lost.
+    """
+    files = dataset.source.get("files", [])
+    if dataset.state != State.UPLOADING or not 0 <= index < len(files):
+        raise Refused({"": _("Nothing is being uploaded here.")})
+    expected = files[index]["bytes"]
+    path = settings.STORAGE_ROOT / files[index]["key"]
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        there = os.fstat(file.fileno()).st_size
+        if offset != there:
+            raise Behind(there)
+        try:
+            while block := body.read(BLOCK):
+                there += len(block)
+                if there > expected:
+                    raise Refused({"": _("The file has become longer since the upload began.")})
+                file.write(block)
+            file.flush()
+        except BaseException:
+            os.ftruncate(file.fileno(), offset)
+            raise
+        if there == expected:
+            os.fsync(file.fileno())
+    if all(_size(file) == file["bytes"] for file in files):
+        guess_reading(dataset)
+        Dataset.objects.filter(pk=dataset.pk, state=State.UPLOADING).update(state=State.MAPPING)
+        dataset.state = State.MAPPING
+    return there
+
+
+def _size(file: dict[str, Any]) -> int:
+    try:
+        size: int = (settings.STORAGE_ROOT / file["key"]).stat().st_size
+    except FileNotFoundError:
+        return 0
+    return size
+
+
+def received(dataset: Dataset) -> int:
+    """Bytes of the upload that are there."""
+    return sum(_size(file) for file in dataset.source.get("files", []) if "key" in file)
+
+
+# --- describing ------------------------------------------------------------------------------
+
+
+def look_at(dataset: Dataset, reading: Reading | None = None) -> Look:
+    """The first rows of the first file, read so, or by a guess. Raises Unreadable."""
+    first = dataset.source["files"][0]
+    if "key" in first:
+        file = places.open_key(first["key"], settings.STORAGE_ROOT)
+    else:
+        file = places.open_below(Path(first["path"]), settings.DATASET_ROOTS)
+    with file:
+        return look(file, first["name"], reading)
+
+
+def guess_reading(dataset: Dataset) -> None:
+    try:
+        dataset.reading = look_at(dataset).reading.model_dump(mode="json")
+    except Unreadable:
+        dataset.reading = Reading().model_dump(mode="json")  # the page says what is wrong
+    Dataset.objects.filter(pk=dataset.pk).update(reading=dataset.reading)
+
+
+# --- checking --------------------------------------------------------------------------------
+
+
+def ask_for_check(dataset: Dataset, reading: Reading) -> None:
+    """The controller finds a host for it. A refused version may be described anew; a ready one never changes."""
+    before = dataset.check_uid
+    changes: dict[str, Any] = {
+        "state": State.CHECKING,
+        "reading": reading.model_dump(mode="json"),
+        "check_uid": uuid.uuid4().hex,
+        "check_try": 0,
+        "check_host": "",
+        "check_sent_at": None,
+        "check_progress": {},
+        "findings": [],
+    }
+    mine = Dataset.objects.filter(pk=dataset.pk, state__in=[State.MAPPING, State.REFUSED], check_uid=before)
+    if mine.update(**changes) != 1:
+        raise Refused({"": _("This version is being checked already, or it is ready.")})
+    for name, value in changes.items():
+        setattr(dataset, name, value)
+
+
+def spec_of(dataset: Dataset) -> CheckSpec:
+    names = SourceFile.model_fields
+    return CheckSpec(
+        uid=dataset.check_uid,
+        number=dataset.check_try,
+        files=[
+            SourceFile(**{key: value for key, value in file.items() if key in names})
+            for file in dataset.source.get("files", [])
+        ],
+        paddlenlp=dataset.source.get("paddlenlp", ""),
+        reading=Reading.model_validate(dataset.reading),
+    )
+
+
+def conclude(dataset: Dataset, result: CheckResult) -> None:
+    """The answer to the check that is asked for now; to another one nothing happens."""
+    key = dataset_key(dataset.check_uid)
+    findings = list(result.findings)
+    fit = result.fit and set(result.splits) == set(SPLITS) and (settings.STORAGE_ROOT / key).is_dir()
+    if result.fit and not fit:
+        findings.insert(0, _error("The files that the check should have written are not in the storage."))
+    if fit and (same := _same(dataset.owner, dataset.name, result.content_hash)):
+        findings.insert(0, _error("The same rows are version %(version)d already.", version=same.version))
+        fit = False
+    changes: dict[str, Any] = {
+        "state": State.READY if fit else State.REFUSED,
+        "findings": [finding.model_dump(mode="json") for finding in findings],
+        "columns": result.columns,
+        "checked_at": timezone.now(),
+        "check_progress": {},
+    }
+    if fit:
+        changes |= {
+            "key": key,
+            "bytes": result.bytes,
+            "content_hash": result.content_hash,
+            "labels": result.labels,
+            "splits": result.splits,
+            "statistics": result.statistics,
+        }
+    mine = Dataset.objects.filter(pk=dataset.pk, state=State.CHECKING, check_uid=dataset.check_uid)
+    if mine.update(**changes) != 1:
+        return
+    for name, value in changes.items():
+        setattr(dataset, name, value)
+    # After the word that it is ready: what a crash leaves behind is tidied up by the controller.
+    _remove(check_key(dataset.check_uid))
+    if fit:
+        _remove(dataset.source.get("uploads", ""))
+    else:
+        _remove(key)
+
+
+def refuse(dataset: Dataset, finding: Finding) -> None:
+    """The controller's: no host could say anything."""
+    conclude(dataset, CheckResult(number=dataset.check_try, host="", seconds=0, findings=[finding]))
+
+
+def _error(template: str, **values: str | int) -> Finding:
+    return Finding(level="error", template=template, values=values)
+
+
+def _same(owner: User | None, name: str, content: str) -> Dataset | None:
+    found: Dataset | None = Dataset.objects.ready().filter(owner=owner, name=name, content_hash=content).first()
+    return found
+
+
+# --- deleting --------------------------------------------------------------------------------
+
+
+def delete(dataset: Dataset) -> None:
+    """The row, then the files. Raises Refused while jobs use it."""
+    with transaction.atomic():
+        locked = Dataset.objects.select_for_update().get(pk=dataset.pk)
+        # In the order of submitting: a job that comes now finds no dataset, one that was there is seen.
+        numbers = list(locked.jobs.order_by("pk").values_list("pk", flat=True))
+        if numbers:
+            shown = ", ".join(f"#{number}" for number in numbers[:5]) + (" …" if len(numbers) > 5 else "")
+            text = ngettext(
+                "It is used by %(count)d job (%(jobs)s), whose results would no longer be explained. Delete the job first.",
+                "It is used by %(count)d jobs (%(jobs)s), whose results would no longer be explained. Delete the jobs first.",
+                len(numbers),
+            )
+            raise Refused({"": text % {"count": len(numbers), "jobs": shown}})
+        keys = [locked.key, locked.source.get("uploads", ""), check_key(locked.check_uid) if locked.check_uid else ""]
+        locked.delete()
+    for key in keys:
+        _remove(key)
+
+
+def _remove(key: str) -> None:
+    """A folder below STORAGE_ROOT, and nothing else."""
+    root = settings.STORAGE_ROOT.resolve()
+    if key and (folder := (root / key).resolve()).is_relative_to(root) and folder != root:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- registering here and now ----------------------------------------------------------------
 
 
 def register(
@@ -53,208 +374,102 @@ def register(
     dev_fraction: float = 0.1,
     seed: int = 2026,
     baseline: bool = True,
+    stage: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> tuple[Dataset, bool]:
-    """The registered version, and whether it is new: the same rows under the same name are registered once.
+    """The ready version, and whether it is new: the same rows under the same name are registered once.
 
-    `source` is a folder with train.jsonl and dev.jsonl, or with one .jsonl file, or such a file. One file is
-    split, label by label, with `seed`. Raises Unfit.
+    `source` is a folder with train.jsonl and dev.jsonl, or with one file, or a file: JSON Lines, CSV or TSV. One file
+    is split, label by label, with `seed`. Raises Unfit.
     """
     name = name.strip()
     if not name or len(name) > 100:
         raise Unfit(["The name must have 1 to 100 characters."])
-    splits = _read(source, text_column, label_column, dev_fraction, seed)
-    content = {split: b"".join(row.line + b"\n" for row in rows) for split, rows in splits.items()}
-    content_hash = _hash(content)
-    known = Dataset.objects.filter(name=name, content_hash=content_hash).first()
-    if known is not None:
-        return known, False
-    key = f"datasets/{content_hash}"
-    folder = settings.STORAGE_ROOT / key
-    _store(content, folder)
-    statistics = measure(splits)
-    if baseline:
-        statistics["baselines"] |= measured_baselines(folder, text_column, label_column)
-    return Dataset.objects.get_or_create(
+    sources = _sources(source)
+    try:
+        with sources[0].path.open("rb") as file:
+            guess = look(file, sources[0].name).reading
+    except Unreadable as error:
+        raise Unfit([f"{sources[0].name}: {error}"]) from None
+    chosen = {"text_column": text_column, "label_column": label_column, "split_column": ""}
+    reading = guess.model_copy(update={**chosen, "dev_fraction": dev_fraction, "seed": seed})
+    root = settings.STORAGE_ROOT / "datasets"
+    root.mkdir(parents=True, exist_ok=True)
+    uid = uuid.uuid4().hex
+    target = root / f".new-{uid}"
+    target.mkdir()
+    try:
+        with tempfile.TemporaryDirectory(dir=root, prefix=".new-") as scratch:
+            outcome = check(sources, reading, Path(scratch), target, stage)
+        if not outcome.fit:
+            raise Unfit([in_english(finding) for finding in outcome.findings if finding.level == "error"])
+        known = _same(owner, name, outcome.content_hash)
+        if known is not None:
+            return known, False
+        if baseline:
+            columns = ["--text-column", text_column, "--label-column", label_column]
+            recipe = "workers.recipes.text_classification"
+            outcome.statistics["baselines"] |= said_by(f"{recipe}.baseline", target, columns)
+            outcome.statistics["first_batch"] = said_by(f"{recipe}.first_batch", target, columns)
+        target.rename(settings.STORAGE_ROOT / dataset_key(uid))
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+    dataset = _new_version(
+        owner=owner,
         name=name,
-        content_hash=content_hash,
-        defaults={
-            "owner": owner,
-            "shared": shared,
-            "description": description,
-            "key": key,
-            "columns": sorted({column for rows in splits.values() for row in rows for column in row.columns}),
-            "labels": sorted({row.label for row in splits["train"]}),
-            "splits": {split: len(rows) for split, rows in splits.items()},
-            "statistics": statistics,
-        },
+        shared=shared,
+        description=description,
+        state=State.READY,
+        source={"files": [{"name": file.name, "split": file.split} for file in sources]},
+        reading=reading.model_dump(mode="json"),
+        findings=[finding.model_dump(mode="json") for finding in outcome.findings],
+        checked_at=timezone.now(),
+        key=dataset_key(uid),
+        bytes=outcome.bytes,
+        content_hash=outcome.content_hash,
+        columns=outcome.columns,
+        labels=outcome.labels,
+        splits=outcome.splits,
+        statistics=outcome.statistics,
     )
+    return dataset, True
 
 
-# --- reading and checking -------------------------------------------------------------------
-
-
-def _read(source: Path, text_column: str, label_column: str, dev_fraction: float, seed: int) -> dict[str, list[Row]]:
-    files = _files(source)
-    errors: list[str] = []
-    read = {split: _rows(path, text_column, label_column, errors) for split, path in files.items()}
-    if not errors and "dev" not in read:
-        read = _split(read["train"], dev_fraction, seed)
-    if not errors:
-        known = {row.label for row in read["train"]}
-        if len(known) < 2:
-            errors.append(f"There must be two labels at least; the training rows have {', '.join(known) or 'none'}.")
-        unknown = {row.label for row in read["dev"]} - known
-        errors += [
-            f"The label “{label}” is among the dev rows but not among the training rows." for label in sorted(unknown)
-        ]
-    if errors:
-        raise Unfit([*errors[:MOST_ERRORS], *(["… and more."] if len(errors) > MOST_ERRORS else [])])
-    return read
-
-
-def _files(source: Path) -> dict[str, Path]:
+def _sources(source: Path) -> list[Source]:
     if source.is_file():
-        return {"train": source}
+        return [Source(source, source.name)]
     if not source.is_dir():
         raise Unfit([f"There is no file or folder {source}."])
-    both = {split: source / f"{split}.jsonl" for split in SPLITS}
-    if all(path.is_file() for path in both.values()):
+    both = [Source(source / f"{split}.jsonl", f"{split}.jsonl", split) for split in SPLITS]
+    if all(file.path.is_file() for file in both):
         return both
-    found = sorted(source.glob("*.jsonl"))
+    found = sorted(path for path in source.iterdir() if path.suffix.lower() in places.SUFFIXES and path.is_file())
     if len(found) != 1:
-        raise Unfit(
-            [f"{source} must have train.jsonl and dev.jsonl, or one .jsonl file; it has {len(found)} such files."]
-        )
-    return {"train": found[0]}
+        raise Unfit([f"{source} must have train.jsonl and dev.jsonl, or one file; it has {len(found)} files."])
+    return [Source(found[0], found[0].name)]
 
 
-def _rows(path: Path, text_column: str, label_column: str, errors: list[str]) -> list[Row]:
-    rows: list[Row] = []
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            line = line.strip().removeprefix(b"\xef\xbb\xbf")
-            if not line:
-                continue
-            try:
-                rows.append(_row(line, text_column, label_column))
-            except ValueError as error:
-                errors.append(f"Row {number} of {path.name}: {error}.")
-                if len(errors) > MOST_ERRORS:
-                    return rows
-    if not rows and not errors:
-        errors.append(f"{path.name} has no rows.")
-    return rows
+def in_english(finding: Finding) -> str:
+    """With the rows, for a terminal."""
+    where = ", ".join(f"{ref.file}:{ref.row}" + (f" ({ref.shown})" if ref.shown else "") for ref in finding.rows)
+    more = " …" if finding.count > len(finding.rows) else ""
+    return f"{finding.text} {where}{more}" if where else finding.text
 
 
-def _row(line: bytes, text_column: str, label_column: str) -> Row:
-    try:
-        value = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start + 1}") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg} at character {error.colno})") from None
-    if not isinstance(value, dict):
-        raise ValueError("not a JSON object")
-    for column in (text_column, label_column):
-        if column not in value:
-            raise ValueError(f"no column “{column}”; it has {', '.join(value) or 'none'}")
-    text, label = value[text_column], value[label_column]
-    if not isinstance(text, str):
-        raise ValueError(f"“{text_column}” is not a text but {text!r:.60}")
-    if not text.strip():
-        raise ValueError(f"“{text_column}” is empty")
-    if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
-        raise ValueError(f"“{label_column}” is not a label but {label!r:.60}")
-    return Row(line, text, str(label), tuple(value))
+def in_bytes(size: int) -> str:
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:.0f} {units[0]}" if value == int(value) else f"{value:.1f} {units[0]}"
 
 
-def _split(rows: list[Row], dev_fraction: float, seed: int) -> dict[str, list[Row]]:
-    """Label by label, so that both splits have the same shares of labels; the order of the file is kept."""
-    chance = random.Random(seed)
-    by_label: dict[str, list[int]] = {}
-    for i, row in enumerate(rows):
-        by_label.setdefault(row.label, []).append(i)
-    dev: set[int] = set()
-    for label in sorted(by_label):
-        dev.update(chance.sample(by_label[label], round(len(by_label[label]) * dev_fraction)))
-    if not dev or len(dev) == len(rows):
-        raise Unfit([f"{len(rows)} rows are too few to set {dev_fraction:g} of them apart for evaluation."])
-    return {
-        "train": [row for i, row in enumerate(rows) if i not in dev],
-        "dev": [row for i, row in enumerate(rows) if i in dev],
-    }
-
-
-# --- measuring ------------------------------------------------------------------------------
-
-
-def measure(splits: dict[str, list[Row]]) -> dict[str, Any]:
-    """What the form and the job page show of a dataset. Lengths are in characters, shares from 0 to 1."""
-    texts = {split: [row.text for row in rows] for split, rows in splits.items()}
-    labels = {split: Counter(row.label for row in rows) for split, rows in splits.items()}
-    distinct = {split: set(of_split) for split, of_split in texts.items()}
-    commonest = labels["train"].most_common(1)[0][0]
-    return {
-        "rows": {split: len(rows) for split, rows in splits.items()},
-        "label_counts": {split: dict(sorted(counts.items())) for split, counts in labels.items()},
-        "text_length": {split: _percentiles([len(text) for text in of_split]) for split, of_split in texts.items()},
-        "duplicates": {
-            **{split: len(texts[split]) - len(distinct[split]) for split in splits},
-            "dev_in_train": len(distinct["dev"] & distinct["train"]),
-        },
-        "baselines": {"majority": labels["dev"][commonest] / len(splits["dev"])},
-    }
-
-
-def _percentiles(lengths: list[int]) -> dict[str, int]:
-    ordered = sorted(lengths)
-    last = len(ordered) - 1
-    return {"min": ordered[0], **{f"p{p}": ordered[round(last * p / 100)] for p in (50, 90, 99)}, "max": ordered[-1]}
-
-
-def measured_baselines(folder: Path, text_column: str, label_column: str) -> dict[str, float]:
-    """In a process of its own, and only where the trainer's packages are: web has no scikit-learn. {} without."""
-    if importlib.util.find_spec("sklearn") is None:
-        return {}
-    command = [sys.executable, "-m", "workers.recipes.text_classification.baseline", str(folder)]
-    command += ["--text-column", text_column, "--label-column", label_column]
-    result = subprocess.run(command, cwd=settings.BASE_DIR, capture_output=True, text=True, timeout=600)
-    if result.returncode != 0:
-        raise RuntimeError(f"The baseline could not be computed: {result.stderr.strip()[-500:]}")
-    found: dict[str, float] = json.loads(result.stdout)
+def stale_uploads(older_than_s: float) -> list[Dataset]:
+    """Uploads that nobody goes on with: of their files none has grown for so long."""
+    found = []
+    for dataset in Dataset.objects.filter(state=State.UPLOADING):
+        folder = settings.STORAGE_ROOT / dataset.source.get("uploads", "")
+        times = [path.stat().st_mtime for path in folder.glob("*")] if folder.is_dir() else []
+        newest = max([dataset.created_at.timestamp(), *times])
+        if time.time() - newest > older_than_s:
+            found.append(dataset)
     return found
-
-
-# --- storing --------------------------------------------------------------------------------
-
-
-def _hash(content: dict[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for split in SPLITS:
-        digest.update(f"{split} {len(content[split])}\n".encode())
-        digest.update(content[split])
-    return digest.hexdigest()
-
-
-def _store(content: dict[str, bytes], folder: Path) -> None:
-    """All files or none: a folder of this name is always whole."""
-    if folder.exists():
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
-    try:
-        for split, body in content.items():
-            with (temporary / f"{split}.jsonl").open("wb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-        # Hosts read it, perhaps as another user.
-        temporary.chmod(0o755)
-        temporary.rename(folder)
-    except FileExistsError:  # someone else was faster, with the same bytes
-        pass
-    except OSError:
-        if not folder.exists():
-            raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

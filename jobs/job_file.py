@@ -80,7 +80,7 @@ class JobFile:
         if isinstance(self.dataset, int):
             found = visible.filter(pk=self.dataset).first()
         else:
-            found = visible.filter(name=self.dataset).order_by("-pk").first()
+            found = visible.ready().filter(name=self.dataset).order_by("-pk").first()
         if found is None:
             names = sorted(set(visible.values_list("name", flat=True)))
             raise services.Refused(

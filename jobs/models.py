@@ -73,32 +73,64 @@ def _ended_rule() -> Q:
 
 
 class Dataset(models.Model):
-    """One registered, immutable version of a dataset; its files lie below STORAGE_ROOT."""
+    """One version of a dataset. Once it is ready nothing of its content changes; its files lie below STORAGE_ROOT."""
+
+    class State(models.TextChoices):
+        UPLOADING = "uploading", _("uploading")
+        MAPPING = "mapping", _("to be described")
+        CHECKING = "checking", _("being checked")
+        READY = "ready", _("ready")
+        REFUSED = "refused", _("refused")
 
     name = models.CharField(_("name"), max_length=100)
+    version = models.PositiveIntegerField(_("version"), default=1)
     owner = models.ForeignKey(USER, models.CASCADE, null=True, blank=True, related_name="datasets")
     shared = models.BooleanField(_("shared"), default=False, help_text=_("Every user may train on it."))
     description = models.TextField(_("description"), blank=True)
+    state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.READY)
+    # Where the rows come from: {"files": [SourceFile and its size], "paddlenlp": name, "uploads": folder}.
+    source = models.JSONField(default=dict)
+    reading = models.JSONField(default=dict)  # a dump of Reading
+
+    # The newest check: its uid is the fence, the number is that of the try.
+    check_uid = models.CharField(max_length=32, blank=True, editable=False)
+    check_try = models.PositiveIntegerField(default=0)
+    check_host = models.CharField(max_length=100, blank=True)
+    check_sent_at = models.DateTimeField(null=True, blank=True)
+    check_progress = models.JSONField(default=dict)
+    checked_at = models.DateTimeField(null=True, blank=True)
+    findings = models.JSONField(default=list)  # dumps of Finding
+
     # Folder below STORAGE_ROOT with train.jsonl and dev.jsonl.
-    key = models.CharField(max_length=200)
-    content_hash = models.CharField(max_length=64)
+    key = models.CharField(max_length=200, blank=True)
+    bytes = models.BigIntegerField(default=0)
+    content_hash = models.CharField(max_length=64, blank=True)
     columns = models.JSONField(default=list)
     labels = models.JSONField(default=list)
     splits = models.JSONField(default=dict)
-    # Counts, lengths, duplicates, baselines: whatever was measured at registration.
+    # Counts, lengths, duplicates, baselines, sample rows: whatever the check measured.
     statistics = models.JSONField(default=dict)
     created_at = models.DateTimeField(default=timezone.now)
 
     objects = DatasetQuerySet.as_manager()
 
     class Meta:
-        ordering = ["name", "-id"]
+        ordering = ["name", "-version", "-id"]
         verbose_name = _("dataset")
         verbose_name_plural = _("datasets")
-        constraints = [models.UniqueConstraint(fields=["name", "content_hash"], name="dataset_version_once")]
+        indexes = [models.Index(fields=["state"])]
+        constraints = [
+            models.UniqueConstraint(fields=["owner", "name", "version"], name="dataset_version_once"),
+            models.UniqueConstraint(
+                fields=["owner", "name", "content_hash"], condition=Q(state="ready"), name="dataset_content_once"
+            ),
+            models.CheckConstraint(
+                condition=~Q(state="ready") | ~Q(key="") & ~Q(content_hash=""), name="dataset_ready_has_content"
+            ),
+        ]
 
     def __str__(self) -> str:
-        return self.name
+        return f"{self.name} v{self.version}"
 
 
 class Host(models.Model):

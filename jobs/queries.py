@@ -47,6 +47,14 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
     def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> Self:
         return self if _is_staff(user) else self.filter(Q(shared=True) | Q(owner_id=user.pk))
 
+    def managed_by(self, user: AbstractBaseUser | AnonymousUser) -> Self:
+        """They may describe, share and delete these."""
+        return self if _is_staff(user) else self.filter(owner_id=user.pk)
+
+    def ready(self) -> Self:
+        """These may be trained on."""
+        return self.filter(state="ready")
+
 
 class HostQuerySet(models.QuerySet["Host"]):
     def accepting(self) -> Self:

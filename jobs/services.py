@@ -59,6 +59,8 @@ def submit(
             errors["dataset"] = _("Choose a dataset.")
     elif not Dataset.objects.visible_to(owner).filter(pk=dataset.pk).exists():
         errors["dataset"] = _("There is no such dataset, or it is not shared with you.")
+    elif not Dataset.objects.ready().filter(pk=dataset.pk).exists():
+        errors["dataset"] = _("This dataset is not ready: its check must have passed before a job can use it.")
     if not -100 <= priority <= 100:
         errors["priority"] = _("Between −100 and 100, not %(value)d.") % {"value": priority}
     try:

@@ -46,3 +46,7 @@ def words(name: str, default: list[str]) -> list[str]:
 
 def path(name: str, default: Path) -> Path:
     return Path(os.environ.get(name) or default).expanduser().absolute()
+
+
+def paths(name: str) -> tuple[Path, ...]:
+    return tuple(Path(word).expanduser().absolute() for word in words(name, []))

@@ -125,6 +125,11 @@ REDIS_URL = env.text("REDIS_URL", f"unix://{embedded_redis.socket_path(DATA_DIR)
 
 LEASE_S = env.number("LEASE_S", 60.0)
 GRACE_S = env.number("GRACE_S", 30.0)
+# Of one upload, and of all datasets of a user who is not staff.
+UPLOAD_LIMIT_BYTES = env.integer("UPLOAD_LIMIT_BYTES", 4 * 2**30)
+UPLOAD_QUOTA_BYTES = env.integer("UPLOAD_QUOTA_BYTES", 50 * 2**30)
+# Folders on the shared disk from which users may take datasets; the hosts must have the same.
+DATASET_ROOTS = env.paths("DATASET_ROOTS")
 LOG_CAP_BYTES = env.integer("LOG_CAP_BYTES", 64 * 2**20)
 
 AUTH_PASSWORD_VALIDATORS = [

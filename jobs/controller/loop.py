@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError as BrokerError
 from redis.exceptions import RedisError
 
 from jobs import bus
-from jobs.controller import place, prune, settle
+from jobs.controller import datasets, place, prune, settle
 from jobs.controller.hosts import Hosts
 from jobs.controller.ingest import Ingest, MovedElsewhere
 from jobs.controller.leases import Leases
@@ -50,6 +50,7 @@ class Controller:
         self.hosts, self.leases, self.mirror = Hosts(), Leases(), Mirror()
         self.ingest = Ingest(self.redis)
         self.sender = Sender()
+        self.checks = datasets.Checks(self.sender)
         self.stopped = False
         self._redis_away = False
         self._announced = JobEvent.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
@@ -68,6 +69,8 @@ class Controller:
             # What is usually done right after ingest; after a crash it is made up for.
             Action("seal", 30.0, lambda: self._seal(None)),
             Action("prune", 5.0, prune.run),
+            Action("checks", 0.5, lambda: self.checks.run(self.clock())),
+            Action("tidy", 600.0, datasets.tidy),
         ]
 
     def run(self) -> None:
@@ -149,6 +152,7 @@ class Controller:
             self.hosts.forget()
             self.leases.forget()
             self.mirror.forget()
+            self.checks.forget()
         return True
 
     def _lost_redis(self, error: Exception) -> None:

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from jobs.models import Attempt, Cursor, Placement
 from workers import embedded_redis
+from workers.contract.datasets import CHECK_TASK, CheckSpec
 from workers.contract.messages import (
     START_TASK,
     AttemptSpec,
@@ -44,6 +45,11 @@ class Sender:
 
     def close(self) -> None:
         self._celery.close()
+
+    def check(self, spec: CheckSpec, host: str) -> None:
+        self._celery.send_task(
+            CHECK_TASK, args=[spec.model_dump(mode="json")], queue=host_queue(host), retry=False, ignore_result=True
+        )
 
     def run(self) -> None:
         again = timezone.now() - timedelta(seconds=AGAIN_S)

@@ -48,7 +48,7 @@ def test_two_files_are_copied_and_measured(tmp_path: Path, storage: Path) -> Non
     assert dataset.splits == {"train": 7, "dev": 2}
     assert dataset.labels == ["a", "b"]
     assert dataset.columns == ["label", "text", "weight"]
-    assert dataset.statistics["duplicates"] == {"train": 1, "dev": 0, "dev_in_train": 1}
+    assert dataset.statistics["duplicates"] == {"train": 1, "dev": 0, "dev_in_train": 1, "contradicting": 1}
     assert dataset.statistics["label_counts"]["train"] == {"a": 2, "b": 5}
     assert dataset.statistics["baselines"] == {"majority": 0.5}
 
@@ -63,7 +63,7 @@ def test_one_file_is_split_label_by_label_and_always_alike(tmp_path: Path, stora
     assert new and other.content_hash != dataset.content_hash
 
 
-def test_every_broken_row_is_named_with_its_number(tmp_path: Path) -> None:
+def test_broken_rows_are_named_by_kind_with_their_numbers(tmp_path: Path) -> None:
     file = tmp_path / "broken.jsonl"
     file.write_bytes(
         b'{"text": "good", "label": "a"}\n'
@@ -75,32 +75,46 @@ def test_every_broken_row_is_named_with_its_number(tmp_path: Path) -> None:
         b"[1]\n"
     )
     errors = errors_of(file)
-    assert [error.split(":")[0] for error in errors] == [f"Row {n} of broken.jsonl" for n in (2, 3, 4, 5, 6, 7)]
-    assert "UTF-8" in errors[1]
-    assert "“text”; it has txt, label" in errors[2]
+    assert [error.split(": ")[0] for error in errors] == [
+        "Rows that are not JSON",
+        "Rows that are not UTF-8",
+        "Rows without the column “text”",
+        "Rows with an empty text",
+        "Rows without a label",
+        "Rows that are not JSON objects",
+    ]
+    assert [error.split("broken.jsonl:")[1][0] for error in errors] == list("234567")
+    assert "txt, label" in errors[2]
 
 
-def test_only_the_first_errors_are_told(tmp_path: Path) -> None:
-    errors = errors_of(write(tmp_path / "broken.jsonl", [1] * 1000))
-    assert len(errors) == datasets.MOST_ERRORS + 1
+def test_of_many_broken_rows_the_count_and_the_first_are_told(tmp_path: Path) -> None:
+    _first, error, _last = errors_of(write(tmp_path / "broken.jsonl", [{"text": ""}, *[1] * 1000]))
+    assert error.startswith("Rows that are not JSON objects: 1000. broken.jsonl:2 (1), broken.jsonl:3 (1)")
+    assert error.endswith(" …")
 
 
 def test_dev_labels_must_be_known(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", rows(4, "a", "b"))
     write(tmp_path / "dev.jsonl", rows(1, "c"))
-    assert errors_of(tmp_path) == ["The label “c” is among the dev rows but not among the training rows."]
+    (error,) = errors_of(tmp_path)
+    assert error == "The label “c” is among the dev rows but not among the training rows. dev.jsonl:1"
 
 
 def test_one_label_is_no_classification(tmp_path: Path) -> None:
     assert "two labels" in errors_of(write(tmp_path / "one.jsonl", rows(50, "a")))[0]
 
 
-def test_bytes_of_a_registered_version_are_not_written_again(tmp_path: Path, storage: Path) -> None:
-    source = write(tmp_path / "all.jsonl", rows(40, "a", "b"))
-    first = register(source)
-    second, new = datasets.register(source, name="other name", shared=True, baseline=False)
-    assert new and second.key == first.key
-    assert [path.name for path in (storage / "datasets").iterdir()] == [first.content_hash]
+def test_other_rows_under_the_same_name_are_the_next_version(tmp_path: Path, storage: Path) -> None:
+    first = register(write(tmp_path / "all.jsonl", rows(40, "a", "b")))
+    second = register(write(tmp_path / "all.jsonl", rows(42, "a", "b")))
+    assert (first.version, second.version) == (1, 2)
+    assert {path.name for path in (storage / "datasets").iterdir()} == {Path(d.key).name for d in (first, second)}
+
+
+def test_a_table_is_registered_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "all.csv"
+    path.write_text("text,label\n" + "".join(f'"text, {i}",{"ab"[i % 2]}\n' for i in range(40)))
+    assert register(path).splits == {"train": 36, "dev": 4}
 
 
 def test_sample_has_distinct_reviews_with_one_label_each_in_a_fixed_order() -> None:

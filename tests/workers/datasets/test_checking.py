@@ -1,0 +1,180 @@
+"""What a check says of rows: with numbers, counts, and the splits it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workers.contract.datasets import Reading
+from workers.datasets import places
+from workers.datasets.checking import Outcome, Source, check
+from workers.datasets.parsing import Unreadable
+
+TABLE = Reading(format="table")
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Any:
+    def run(*bodies: str | bytes, reading: Reading = TABLE, splits: tuple[str, ...] = ("", "")) -> Outcome:
+        for name in ("scratch", "target"):
+            (tmp_path / name).mkdir(exist_ok=True)
+        sources = []
+        for i, body in enumerate(bodies):
+            path = tmp_path / f"file{i}"
+            path.write_bytes(body.encode() if isinstance(body, str) else body)
+            sources.append(Source(path, path.name, splits[i]))
+        return check(sources, reading, tmp_path / "scratch", tmp_path / "target", lambda *_: None)
+
+    return run
+
+
+def table(count: int, *, header: str = "text,label", more: str = "") -> str:
+    return f"{header}\n" + "".join(f"text {i},{'ab'[i % 2]}{more}\n" for i in range(count))
+
+
+def found(outcome: Outcome) -> dict[str, list[int]]:
+    return {finding.text: [ref.row for ref in finding.rows] for finding in outcome.findings}
+
+
+def lines(tmp_path: Path, split: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / "target" / f"{split}.jsonl").read_text().splitlines()]
+
+
+def test_a_table_becomes_json_lines_with_all_columns(checked: Any, tmp_path: Path) -> None:
+    outcome = checked(table(40, header="text,label,source", more=",x"))
+    assert outcome.fit and outcome.splits == {"train": 36, "dev": 4}
+    assert outcome.columns == ["label", "source", "text"]
+    assert lines(tmp_path, "train")[0] == {"text": "text 0", "label": "a", "source": "x"}
+    assert len(outcome.statistics["samples"]["train"]) == 10
+
+
+def test_the_split_is_stratified_and_follows_the_seed(checked: Any) -> None:
+    first = checked(table(200), reading=TABLE.model_copy(update={"dev_fraction": 0.2}))
+    assert first.statistics["label_counts"] == {"train": {"a": 80, "b": 80}, "dev": {"a": 20, "b": 20}}
+    again = checked(table(200), reading=TABLE.model_copy(update={"dev_fraction": 0.2}))
+    other = checked(table(200), reading=TABLE.model_copy(update={"dev_fraction": 0.2, "seed": 1}))
+    assert first.content_hash == again.content_hash != other.content_hash
+
+
+def test_a_column_gives_the_split_and_test_rows_are_left_out(checked: Any) -> None:
+    body = "text,label,split\na1,a,train\nb1,b,Train\na2,a,dev\nb2,b,验证集\nb3,b,test\n"
+    outcome = checked(body, reading=TABLE.model_copy(update={"split_column": "split"}))
+    assert outcome.splits == {"train": 2, "dev": 2}
+    assert "Rows of the test split, which are not used: 1." in found(outcome)
+
+
+def test_an_unknown_split_is_an_error_with_its_row(checked: Any) -> None:
+    outcome = checked(
+        "text,label,split\nx,a,train\ny,b,other\n", reading=TABLE.model_copy(update={"split_column": "split"})
+    )
+    assert found(outcome) == {"Rows whose split is none of train, dev, test: 1.": [3]} and not outcome.fit
+
+
+def test_a_file_of_its_own_is_for_evaluation(checked: Any) -> None:
+    outcome = checked(table(10), table(4).replace("text ", "other "), splits=("train", "dev"))
+    assert outcome.splits == {"train": 10, "dev": 4}
+
+
+def test_a_missing_column_says_what_there_is(checked: Any) -> None:
+    outcome = checked("content,label\nx,a\n")
+    (finding, rest) = outcome.findings
+    assert finding.text == "Rows without the column “text”: 1." and finding.rows[0].shown == "content, label"
+    assert rest.text == "No row can be used."
+
+
+def test_labels_outside_of_the_set_are_counted_with_their_rows(checked: Any) -> None:
+    outcome = checked(table(20) + "x,c\ny,d\n", reading=TABLE.model_copy(update={"labels": ["a", "b"]}))
+    assert found(outcome) == {"Rows with a label outside of the label set: 2.": [22, 23]}
+    assert [ref.shown for ref in outcome.findings[0].rows] == ["c", "d"]
+
+
+def test_rows_with_errors_may_be_left_out(checked: Any) -> None:
+    outcome = checked(table(40) + ",a\n", reading=TABLE.model_copy(update={"leave_out": True}))
+    assert outcome.fit and outcome.splits == {"train": 36, "dev": 4}
+    assert found(outcome) == {"Rows with an empty text: 1.": [42], "Rows with errors that were left out: 1.": []}
+
+
+def test_duplicates_within_and_across_splits_and_contradictions(checked: Any) -> None:
+    train = "text,label\nsame,a\nsame,b\nx,a\ny,b\n"
+    dev = "text,label\nx,a\nz,b\n"
+    outcome = checked(train, dev, splits=("train", "dev"))
+    assert outcome.fit
+    assert outcome.statistics["duplicates"] == {"train": 1, "dev": 0, "dev_in_train": 1, "contradicting": 1}
+    assert found(outcome) == {
+        "Rows of train whose text occurs earlier in it: 1.": [3],
+        "Rows of dev whose text is among the training rows: 1. The evaluation looks better than it is.": [2],
+        "Rows whose text has another label elsewhere: 1.": [3],
+    }
+
+
+def test_unbalanced_labels_are_told(checked: Any) -> None:
+    body = "text,label\n" + "".join(f"t{i},a\n" for i in range(300)) + "".join(f"u{i},b\n" for i in range(10))
+    (finding,) = checked(body).findings
+    assert finding.text.startswith("Labels are unbalanced: “a” has 270 training rows, “b” has 9.")
+
+
+def test_what_looks_like_a_missing_value_is_told(checked: Any) -> None:
+    assert "Rows whose text or label looks like a missing value: 1." in found(checked(table(40) + "nan,a\n"))
+
+
+def test_weights_that_are_not_finite_are_told_and_stay(checked: Any, tmp_path: Path) -> None:
+    body = table(40, header="text,label,weight", more=",0.5") + "x,a,nan\n"
+    reading = TABLE.model_copy(update={"weight_column": "weight", "dev_fraction": 0.05})
+    outcome = checked(body, reading=reading)
+    assert outcome.fit and found(outcome) == {"Rows whose weight is not finite: 1.": [42]}
+    written = lines(tmp_path, "train") + lines(tmp_path, "dev")
+    assert {row["weight"] for row in written} == {0.5, "nan"}
+    outcome = checked(body + "y,b,much\n", reading=reading)
+    assert found(outcome)["Rows whose weight is no number of 0 or more: 1."] == [43]
+
+
+def test_a_column_of_a_thousand_values_is_no_label(checked: Any) -> None:
+    outcome = checked("text,label\n" + "".join(f"t{i},{i}\n" for i in range(1100)))
+    assert outcome.findings[0].text == "There are more than 1000 different labels: is “label” the right column?"
+
+
+def test_too_few_rows_for_an_evaluation(checked: Any) -> None:
+    assert "3 rows are too few" in checked(table(3)).findings[0].text
+
+
+def test_lone_surrogates_are_an_error(checked: Any) -> None:
+    body = '{"text": "\\ud800", "label": "a"}\n{"text": "x", "label": "b"}\n'
+    assert not checked(body, reading=Reading()).fit
+
+
+def test_lengths_are_counted_in_bins_that_hold_all_rows(checked: Any) -> None:
+    body = (
+        "text,label\n" + "".join(f"{'x' * (1 + i % 90)}{i},{'ab'[i % 2]}\n" for i in range(1000)) + f"{'y' * 5000},a\n"
+    )
+    statistics = checked(body).statistics
+    histogram = statistics["length_histogram"]
+    assert sum(sum(counts) for counts in histogram["counts"].values()) == 1001
+    assert histogram["edges"][-1] == 5001 and len(histogram["edges"]) <= 27
+
+
+# --- places ----------------------------------------------------------------------------------
+
+
+def test_only_what_lies_below_a_root_is_opened(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir(), outside.mkdir()
+    (root / "good.csv").write_text("x")
+    (outside / "secret.csv").write_text("secret")
+    (root / "link.csv").symlink_to(outside / "secret.csv")
+    (root / "folder").symlink_to(outside)
+    (root / "inner.csv").symlink_to(root / "good.csv")
+    (root / "passwd").write_text("x")
+    (root / "fine.csv").mkdir()
+    with places.open_below(root / "good.csv", [root]) as file:
+        assert file.read() == b"x"
+    places.open_below(root / "inner.csv", [root]).close()
+    for name in ("link.csv", "folder/secret.csv", "../outside/secret.csv", "passwd", "fine.csv", "none.csv"):
+        with pytest.raises(Unreadable, match="no such file below the folders"):
+            places.open_below(root / name, [root])
+    with pytest.raises(Unreadable):
+        places.open_below(root / "good.csv", [])
+    with pytest.raises(Unreadable):
+        places.open_below(Path("good.csv"), [root])
