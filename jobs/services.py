@@ -13,7 +13,9 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from pydantic import ValidationError
 
+from jobs import checks
 from jobs.models import Artifact, Attempt, Checkpoint, Dataset, Host, Job, JobEvent
+from workers.contract.checks import Finding
 from workers.contract.fields import Misfit, SettingsGroup
 from workers.contract.messages import Request
 from workers.contract.states import ACTIVE, ENDED, ON_HOST, EndReason, Status, may_change
@@ -28,6 +30,14 @@ class Refused(Exception):
         self.errors = errors
 
 
+class Warned(Refused):
+    """Nothing is wrong, but somebody has to say "anyway" to these first."""
+
+    def __init__(self, warnings: list[Finding]) -> None:
+        super().__init__(_by_setting(warnings))
+        self.warnings = warnings
+
+
 # --- creating jobs and attempts ------------------------------------------------------------
 
 
@@ -40,8 +50,10 @@ def submit(
     settings: dict[str, Any],
     actor: User | None,
     priority: int = 0,
+    accepted_warnings: bool = False,
+    cloned_from: Job | None = None,
 ) -> Job:
-    """A new job with its first attempt, queued. Raises Refused."""
+    """A new job with its first attempt, queued. Raises Refused, and Warned if there are warnings that were not accepted."""
     errors: dict[str, str] = {}
     name = name.strip()
     if not name:
@@ -70,6 +82,7 @@ def submit(
         errors |= refused.errors
     if errors:
         raise Refused(errors)
+    warnings = _consented(checks.findings(recipe, checked, dataset, owner, cloned_from), accepted_warnings)
 
     with transaction.atomic():
         job = Job.objects.create(
@@ -80,8 +93,38 @@ def submit(
             priority=priority,
             status=Status.QUEUED.value,
         )
-        _new_attempt(job, None, checked, cause=Attempt.Cause.SUBMIT, actor=actor, model_key=model_key, start_from=None)
+        attempt = _new_attempt(
+            job, None, checked, cause=Attempt.Cause.SUBMIT, actor=actor, model_key=model_key, start_from=None
+        )
+        for finding in warnings:
+            JobEvent.objects.create(
+                job=job,
+                attempt=attempt,
+                kind="warning_accepted",
+                reason=finding.code,
+                actor=actor,
+                actor_name=_name_of(actor, ""),
+                message=str(finding),
+                data={"setting": finding.setting, "template": finding.template, "values": finding.values},
+            )
     return job
+
+
+def _consented(findings: list[Finding], accepted: bool) -> list[Finding]:
+    """The warnings among them. Raises Refused for errors, and Warned for warnings that were not accepted."""
+    errors = [finding for finding in findings if finding.level == "error"]
+    if errors:
+        raise Refused(_by_setting(errors))
+    if findings and not accepted:
+        raise Warned(findings)
+    return findings
+
+
+def _by_setting(findings: list[Finding]) -> dict[str, str]:
+    texts: dict[str, list[str]] = {}
+    for finding in findings:
+        texts.setdefault(finding.setting, []).append(checks.in_words(finding))
+    return {name: " ".join(of_setting) for name, of_setting in texts.items()}
 
 
 def retry(job: Job, *, actor: User | None, settings: dict[str, Any], from_checkpoint: bool) -> Attempt:

@@ -259,6 +259,8 @@ def in_words(event: JobEvent) -> str:
             if event.step:
                 text += _(", from the checkpoint at step %(step)d") % {"step": event.step}
             return text
+        case "warning_accepted" if data.get("template"):
+            return _("Submitted in spite of a warning: %(text)s") % {"text": _(data["template"]) % data["values"]}
         case "request":
             return _(_REQUESTS.get(event.reason, event.reason))
         case "scale":

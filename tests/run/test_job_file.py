@@ -22,7 +22,7 @@ def user() -> User:
 @pytest.fixture
 def dataset(user: User) -> Dataset:
     return Dataset.objects.create(
-        name="reviews", owner=user, key="k", content_hash="h", labels=["a", "b"], splits={"train": 9, "dev": 1}
+        name="reviews", owner=user, key="k", content_hash="h", labels=["a", "b"], splits={"train": 900, "dev": 100}
     )
 
 
@@ -50,13 +50,13 @@ def test_command_submits_with_defaults_filled_in(tmp_path: Path, user: User, dat
     [
         ("name: [", "is not YAML"),
         ("just words", "A job has the keys"),
-        (GOOD + "colour: red\n", "colour: There is no such key"),
+        (GOOD + "colour: red\n", "colour: Line 7: There is no such key"),
         (GOOD.replace("name: mine\n", ""), "name: Give the job a name"),
         (GOOD.replace("epochs: 2", "epochs: many"), "training.epochs: Must be a whole number"),
         (GOOD.replace("epochs: 2", "epoch: 2"), "training.epoch: "),
         (GOOD.replace("dataset: reviews", "dataset: other"), "There is no dataset “other”"),
         (GOOD.replace("text_classification", "cooking"), "There is no recipe “cooking”"),
-        (GOOD.replace("settings:", "settings: 3\nx:"), "settings: Cannot be “3”"),
+        (GOOD.replace("settings:", "settings: 3\nx:"), "settings: Line 4: Cannot be “3”"),
     ],
 )
 def test_command_says_what_is_wrong_by_field(tmp_path: Path, dataset: Dataset, text: str, said: str) -> None:

@@ -10,7 +10,10 @@ import importlib
 import os
 from dataclasses import dataclass
 
+from workers.contract.checks import CLASSIFICATION, Check
 from workers.contract.fields import SettingsGroup
+from workers.contract.presets import Preset
+from workers.recipes.text_classification.presets import PRESETS
 from workers.recipes.text_classification.settings import TextClassificationSettings
 
 
@@ -25,6 +28,13 @@ class Recipe:
     trainer: tuple[str, ...] = ("-m", "workers.trainer")
     launcher: tuple[str, ...] = ("-m", "paddle.distributed.launch")
     needs_dataset: bool = True
+    presets: tuple[Preset, ...] = ()
+    # Checks across fields, run at submission.
+    checks: tuple[Check, ...] = ()
+
+    def preset(self, name: str | None) -> Preset | None:
+        """The preset called `name`; the first if there is none of that name; None without presets."""
+        return next((one for one in self.presets if one.name == name), self.presets[0] if self.presets else None)
 
 
 RECIPES: dict[str, Recipe] = {
@@ -33,6 +43,8 @@ RECIPES: dict[str, Recipe] = {
         "Text classification (ERNIE)",
         TextClassificationSettings,
         "workers.recipes.text_classification.task",
+        presets=PRESETS,
+        checks=CLASSIFICATION,
     ),
 }
 

@@ -26,6 +26,9 @@ class Command(BaseCommand):
         parser.add_argument("file", type=Path)
         parser.add_argument("--owner", help="default: the only user, or the only one who is not staff")
         parser.add_argument("--set", action="append", default=[], metavar="GROUP.SETTING=VALUE", dest="changes")
+        parser.add_argument(
+            "--anyway", action="store_true", help="in spite of warnings, which are recorded with the job"
+        )
         parser.add_argument("--wait", action="store_true", help="until it has ended; progress goes to stderr")
         parser.add_argument("--json", action="store_true", help="a summary as JSON on stdout")
 
@@ -37,7 +40,10 @@ class Command(BaseCommand):
                 if not equals:
                     raise CommandError(f"--set wants GROUP.SETTING=VALUE, not “{change}”.")
                 file.set(name.strip(), yaml.safe_load(value))
-            job = file.submit(owner=owner(options["owner"]))
+            job = file.submit(owner=owner(options["owner"]), anyway=options["anyway"])
+        except services.Warned as warned:
+            lines = [f"{finding.setting}: warning: {finding}" for finding in warned.warnings]
+            raise CommandError("\n".join([*lines, "Nothing was submitted. To submit anyway, add --anyway."])) from None
         except services.Refused as refused:
             lines = [f"{name}: {text}" if name else text for name, text in refused.errors.items()]
             raise CommandError("\n".join(lines)) from None

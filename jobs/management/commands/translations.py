@@ -105,7 +105,7 @@ def texts() -> Iterator[Text]:
     for path in sorted((ROOT / "templates").rglob("*.html")):
         yield from _of_template(path)
     for path in sorted((ROOT / "workers").rglob("*.py")):
-        yield from _of_python(path, {"Misfit"} | _SAID_BY_HOSTS)
+        yield from _of_python(path, {"Misfit", "Finding"} | _SAID_BY_HOSTS)
     yield from _declared()
 
 
@@ -149,6 +149,8 @@ def _declared() -> Iterator[Text]:
                 continue  # of a recipe that was added from elsewhere
             where = recipe.settings.__module__.replace(".", "/") + ".py"
             yield where, recipe.title
+            for preset in recipe.presets:
+                yield from ((where, preset.title), (where, preset.help))
             for group in SettingsForm(recipe).groups:
                 yield from ((where, text) for text in (group.title, group.help) if text)
                 for field in group.fields:

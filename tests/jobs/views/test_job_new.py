@@ -54,7 +54,14 @@ def test_the_untouched_form_submits_the_defaults(people: People, dataset: Datase
 
 def test_numbers_may_be_written_as_people_write_them(people: People, dataset: Dataset) -> None:
     people.owner.post(
-        URL, filled(dataset, optimizer__learning_rate="3e-5", clipping__max_norm="", loss_scaling__init_scale="1e4")
+        URL,
+        filled(
+            dataset,
+            optimizer__learning_rate="3e-5",
+            clipping__max_norm="",
+            precision__mode="fp16",
+            loss_scaling__init_scale="1e4",
+        ),
     )
     attempt = Job.objects.get().newest
     assert attempt is not None

@@ -1,0 +1,81 @@
+"""The facts for the checks across fields (workers/contract/checks.py), and their findings in the reader's language."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.utils.translation import gettext as _
+
+from jobs.models import Dataset, Host, Job
+from workers.contract.checks import DatasetFacts, Facts, Finding, HostFacts, SourceFacts
+from workers.contract.fields import SettingsGroup
+from workers.recipes import registry
+
+
+def findings(
+    recipe: str, settings: SettingsGroup, dataset: Dataset | None, owner: User, cloned_from: Job | None = None
+) -> list[Finding]:
+    """Of all the recipe's checks, errors first."""
+    checks = registry.recipe(recipe).checks
+    if not checks:
+        return []
+    facts = Facts(_dataset(dataset), _hosts(), _source(settings, owner, cloned_from))
+    found = [finding for check in checks for finding in check(settings, facts)]
+    return sorted(found, key=lambda finding: finding.level != "error")
+
+
+def in_words(finding: Finding) -> str:
+    text: str = _(finding.template) % finding.values
+    return text
+
+
+def _dataset(dataset: Dataset | None) -> DatasetFacts | None:
+    if dataset is None:
+        return None
+    lengths = dataset.statistics.get("text_length") or {}
+    measured = lengths.get("train") or {}
+    return DatasetFacts(int(dataset.splits.get("train") or 0), {name: int(value) for name, value in measured.items()})
+
+
+def _hosts() -> tuple[HostFacts, ...]:
+    """Online ones that take attempts. Where there is a GPU, attempts go to GPUs only (jobs/controller/place.py)."""
+    hosts = list(Host.objects.filter(enabled=True))
+    kind = "gpu" if any(device["kind"] == "gpu" for host in hosts for device in host.devices) else "cpu"
+    return tuple(_host(host, kind) for host in Host.objects.accepting())
+
+
+def _host(host: Host, kind: Any) -> HostFacts:
+    devices = [device for device in host.devices if device["kind"] == kind]
+    capabilities: list[float] = []
+    for device in devices:
+        with suppress(TypeError, ValueError):
+            capabilities.append(float(device.get("compute_capability")))
+    return HostFacts(
+        name=host.name,
+        kind=kind,
+        devices=len(devices),
+        memory_bytes=max((int(device.get("memory_bytes") or 0) for device in devices), default=0),
+        disk_free_bytes=host.disk_free_bytes,
+        compute_capabilities=tuple(capabilities),
+    )
+
+
+def _source(settings: Any, owner: User, cloned_from: Job | None) -> SourceFacts | None:
+    """The job whose weights are taken; else the one that was cloned. None if it was made by another recipe."""
+    model = getattr(settings, "model", None)
+    number = getattr(model, "job", None) if str(getattr(model, "source", "")) == "job" else None
+    job = Job.objects.visible_to(owner).filter(pk=number).first() if number else cloned_from
+    if job is None or job.newest is None:
+        return None
+    old, attempt = job.newest.settings, job.newest
+    if "optimizer" not in old or "clipping" not in old:
+        return None
+    return SourceFacts(
+        job=job.pk,
+        world_size=attempt.nodes * attempt.devices_per_node,
+        learning_rate=old["optimizer"].get("learning_rate"),
+        max_norm=old["clipping"].get("max_norm"),
+        parameters=attempt.plan.get("parameters") if number else None,
+    )

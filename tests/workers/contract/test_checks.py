@@ -1,0 +1,216 @@
+"""Each check across fields: at its border it is silent, one step further it speaks, and its text has the values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workers.contract.checks import CLASSIFICATION, DatasetFacts, Facts, Finding, HostFacts, SourceFacts, share_longer
+from workers.recipes.text_classification.presets import PRESETS
+from workers.recipes.text_classification.settings import TextClassificationSettings
+
+LENGTHS = {"min": 2, "p50": 20, "p90": 50, "p99": 100, "max": 300}
+FOLDER = {"source": "folder", "folder": "ernie"}
+Changes = dict[str, dict[str, Any]]
+
+
+def gpus(capability: float, count: int = 2, **more: Any) -> HostFacts:
+    given = {"memory_bytes": 16 * 2**30, "disk_free_bytes": 10**12} | more
+    return HostFacts("gpu-1", "gpu", count, compute_capabilities=(capability,) * count, **given)
+
+
+def found(facts: Facts, **changes: Any) -> dict[str, Finding]:
+    settings = TextClassificationSettings.model_validate(changes)
+    return {finding.code: finding for check in CLASSIFICATION for finding in check(settings, facts)}
+
+
+def rows(count: int, **lengths: int) -> Facts:
+    return Facts(DatasetFacts(count, lengths))
+
+
+def source(**changes: Any) -> Facts:
+    return Facts(source=SourceFacts(**({"job": 7, "world_size": 2, "learning_rate": 5e-5, "max_norm": 1.0} | changes)))
+
+
+# code: (facts, settings that it is silent about, settings that it speaks about, what the text says)
+CASES: dict[str, tuple[Facts, Changes, Changes, str]] = {
+    "bf16_unsupported": (
+        Facts(hosts=(gpus(7.5),)),
+        {"precision": {"mode": "fp16"}},
+        {"precision": {"mode": "bf16"}},
+        "the best has 7.5",
+    ),
+    "loss_scaling_unused": (
+        Facts(),
+        {"precision": {"mode": "fp16"}, "loss_scaling": {"init_scale": 1024}},
+        {"precision": {"mode": "bf16"}, "loss_scaling": {"init_scale": 1024}},
+        "with bf16 it does nothing",
+    ),
+    # 1,000 rows in batches of 32 are 32 steps per epoch.
+    "warmup_longer_than_training": (
+        rows(1000),
+        {"schedule": {"warmup_steps": 96}},
+        {"schedule": {"warmup_steps": 97}},
+        "takes 97 steps, but the whole training has 96",
+    ),
+    "rate_above_pretrained": (
+        Facts(),
+        {"model": FOLDER, "optimizer": {"learning_rate": 1e-3}},
+        {"model": FOLDER, "optimizer": {"learning_rate": 1.1e-3}},
+        "0.0011",
+    ),
+    "high_rate_without_clipping": (
+        Facts(),
+        {"model": FOLDER, "optimizer": {"learning_rate": 1e-4}, "clipping": {"max_norm": None}},
+        {"model": FOLDER, "optimizer": {"learning_rate": 2e-4}, "clipping": {"max_norm": None}},
+        "clipping is off",
+    ),
+    "high_rate_with_loose_clipping": (
+        Facts(),
+        {"optimizer": {"learning_rate": 2e-3}, "clipping": {"max_norm": 5.0}},
+        {"optimizer": {"learning_rate": 2e-3}, "clipping": {"max_norm": 5.1}},
+        "clipping at 5.1 is loose",
+    ),
+    "low_rate_heavy_regularisation": (
+        Facts(),
+        {"optimizer": {"learning_rate": 1e-5}, "regularisation": {"dropout": 0.3}},
+        {"optimizer": {"learning_rate": 9e-6}, "regularisation": {"dropout": 0.3}},
+        "dropout 0.3",
+    ),
+    "world_size_changed": (
+        source(),
+        {"devices": {"devices_per_node": 4}, "optimizer": {"learning_rate": 1e-4}},
+        {"devices": {"devices_per_node": 4}},
+        "Job 7 ran on 2 ranks, this one on 4",
+    ),
+    "batch_larger_than_dataset": (
+        rows(128),
+        {"training": {"batch_size": 32, "accumulation": 2}, "devices": {"devices_per_node": 2}},
+        {"training": {"batch_size": 33, "accumulation": 2}, "devices": {"devices_per_node": 2}},
+        "effective batch of 132 (batch per rank 33 × accumulation 2 × ranks 2)",
+    ),
+    "small_set_unregularised": (
+        rows(4999),
+        {"optimizer": {"weight_decay": 0}},
+        {"optimizer": {"weight_decay": 0}, "regularisation": {"dropout": 0}},
+        "With 4999 rows",
+    ),
+    # Half of the way from the 90th percentile (50) to the 99th (100) are 5.5 % longer.
+    "texts_are_cut": (
+        rows(1000, **LENGTHS),
+        {"data": {"max_length": 80}},
+        {"data": {"max_length": 77}},
+        "of 77 tokens cuts about 5.5 %",
+    ),
+    "more_ranks_than_devices": (
+        Facts(hosts=(gpus(8.0, 2), gpus(8.0, 4))),
+        {"devices": {"devices_per_node": 4}},
+        {"devices": {"devices_per_node": 5}},
+        "5 ranks on one host are asked for, but no host that is online has more than 4",
+    ),
+    "memory_not_enough": (
+        Facts(hosts=(gpus(8.0, memory_bytes=2 * 2**30),)),
+        {"training": {"batch_size": 32}},
+        {"training": {"batch_size": 4096}},
+        "has 2.0 GiB",
+    ),
+    "disk_not_enough": (
+        Facts(hosts=(gpus(8.0, disk_free_bytes=10**9),)),
+        {"checkpoints": {"keep": 2}},
+        {"checkpoints": {"keep": 100}},
+        "Keep fewer checkpoints",
+    ),
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_it_is_silent_at_its_border_and_speaks_beyond_it(code: str) -> None:
+    facts, silent, speaks, text = CASES[code]
+    assert code not in found(facts, **silent)
+    finding = found(facts, **speaks)[code]
+    assert text in str(finding)
+    assert len(code) <= 30, "an event keeps it as its reason"
+
+
+def test_only_what_cannot_work_is_an_error() -> None:
+    levels = {code: found(facts, **speaks)[code].level for code, (facts, _, speaks, _) in CASES.items()}
+    assert sorted(code for code, level in levels.items() if level == "error") == [
+        "batch_larger_than_dataset",
+        "bf16_unsupported",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "speaks"), [([6.1], True), ([6.9], True), ([7.0], False), ([6.1, 7.5], False), ([], False)]
+)
+def test_fp16_wants_one_host_with_tensor_cores(capabilities: list[float], speaks: bool) -> None:
+    facts = Facts(hosts=tuple(gpus(value) for value in capabilities))
+    assert ("fp16_without_tensor_cores" in found(facts, precision={"mode": "fp16"})) is speaks
+    assert "fp16_without_tensor_cores" not in found(facts)
+
+
+def test_hosts_without_a_gpu_say_nothing_about_precision() -> None:
+    cpu = HostFacts("cpu-1", "cpu", 2, 2**34, 10**12)
+    assert found(Facts(hosts=(cpu,)), precision={"mode": "bf16"}) == {}
+
+
+def test_bf16_is_fine_from_8_0_on() -> None:
+    assert found(Facts(hosts=(gpus(8.0),)), precision={"mode": "bf16"}) == {}
+
+
+def test_most_steps_shorten_the_training_that_warm_up_is_compared_with() -> None:
+    assert "warmup_longer_than_training" in found(rows(1000), schedule={"warmup_steps": 50}, training={"max_steps": 49})
+    assert found(rows(1000), schedule={"warmup_steps": 50}, training={"max_steps": 50}) == {}
+
+
+def test_a_model_of_random_weights_takes_higher_rates() -> None:
+    assert found(Facts(), optimizer={"learning_rate": 1e-3}, clipping={"max_norm": None}) == {}
+    assert found(Facts(), optimizer={"learning_rate": 0.5}) == {}
+
+
+def test_other_clipping_than_the_source_had_is_an_adjustment_too() -> None:
+    assert found(source(max_norm=0.5), devices={"devices_per_node": 4}) == {}
+    assert found(source(), devices={"devices_per_node": 2}) == {}
+
+
+def test_five_thousand_rows_are_no_small_set() -> None:
+    assert found(rows(5000), optimizer={"weight_decay": 0}, regularisation={"dropout": 0}) == {}
+
+
+def test_what_is_not_known_is_not_complained_about() -> None:
+    assert found(Facts(), training={"batch_size": 4096}, devices={"devices_per_node": 64}) == {}
+    assert found(rows(0), data={"max_length": 8}, schedule={"warmup_steps": 10**6}) == {}
+
+
+@pytest.mark.parametrize(
+    ("limit", "share"), [(1, 1.0), (2, 1.0), (20, 0.5), (50, 0.1), (75, 0.055), (100, 0.01), (300, 0.0), (999, 0.0)]
+)
+def test_the_share_of_longer_texts_is_read_between_the_percentiles(limit: int, share: float) -> None:
+    assert share_longer(LENGTHS, limit) == pytest.approx(share)
+    assert share_longer({}, limit) is None
+
+
+def test_all_texts_of_one_length_are_cut_or_not() -> None:
+    same = dict.fromkeys(LENGTHS, 30)
+    assert share_longer(same, 29) == 1.0
+    assert share_longer(same, 30) == 0.0
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+@pytest.mark.parametrize("model", [{}, FOLDER])
+def test_no_preset_brings_a_warning_of_its_own(preset: Any, model: dict[str, Any]) -> None:
+    if preset.name == "scratch" and model:
+        return  # says itself what it is for
+    assert found(rows(1000, **{name: 20 for name in LENGTHS}), **preset.over({"model": model})) == {}
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+def test_a_preset_sets_what_there_is_and_leaves_the_rest(preset: Any) -> None:
+    given = {"data": {"max_length": 99}, "optimizer": {"learning_rate": 0.5}}
+    settings = TextClassificationSettings.model_validate(preset.over(given)).model_dump()
+    for dotted, value in preset.values.items():
+        group, name = dotted.split(".")
+        assert settings[group][name] == value
+    assert settings["data"]["max_length"] == 99
+    assert given["optimizer"] == {"learning_rate": 0.5}
