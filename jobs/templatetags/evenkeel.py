@@ -11,6 +11,8 @@ from typing import Any
 from django import template
 from django.http import QueryDict
 from django.utils import timezone
+from django.utils.html import escape, format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, gettext_noop
@@ -85,6 +87,18 @@ def duration(seconds: Any) -> str:
 @register.filter
 def seconds_since(moment: datetime) -> float:
     return max((timezone.now() - moment).total_seconds(), 0)
+
+
+@register.filter
+def marked(line: str, text: str) -> SafeString:
+    """`line` with every occurrence of `text` marked, whatever its case."""
+    if not text:
+        return escape(line)
+    # Every second part is what was looked for.
+    parts = enumerate(re.split(f"({re.escape(text)})", line, flags=re.IGNORECASE))
+    return format_html_join(
+        "", "{}", ((format_html("<mark>{}</mark>", part) if at % 2 else part,) for at, part in parts)
+    )
 
 
 @register.filter

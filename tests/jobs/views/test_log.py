@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from jobs.models import Attempt, Job
+from jobs.templatetags.evenkeel import marked
 from jobs.views.log import MATCHES
 from tests.browser import seed
 from tests.jobs.views.conftest import MINE, People
@@ -42,6 +43,11 @@ def test_search_looks_through_the_whole_log_and_ignores_case(people: People, wri
     many = people.owner.get(f"/jobs/{written.job_id}/log/", {"q": "line"})
     assert len(many.context["log_lines"]) == MATCHES and many.context["log_lines"][-1].startswith("1000:")
     assert "No line contains" in people.owner.get(f"/jobs/{written.job_id}/log/", {"q": "nowhere"}).text
+
+
+def test_what_was_searched_for_is_marked_and_stays_escaped(people: People, written: Attempt) -> None:
+    assert "8: <mark>line 7</mark> of" in people.owner.get(f"/jobs/{written.job_id}/log/", {"q": "LINE 7"}).text
+    assert marked("a <b> & <B>", "<b>") == "a <mark>&lt;b&gt;</mark> &amp; <mark>&lt;B&gt;</mark>"
 
 
 def test_a_refresh_brings_the_log_alone(people: People, written: Attempt) -> None:
