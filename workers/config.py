@@ -14,6 +14,8 @@ from pathlib import Path
 from workers import embedded_redis
 
 BASE_DIR = Path(__file__).resolve().parent.parent
+HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+DEVICES = re.compile(r"auto|cpu(:[1-9]\d*)?|gpu(:\d+(,\d+)*)?")
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,14 @@ def _path(name: str, default: Path) -> Path:
 
 def _name(name: str, default: str) -> str:
     value = os.environ.get(name) or default
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", value):
+    if not HOST_NAME.fullmatch(value):
         raise ValueError(f"{name} must be letters, digits, dots and dashes, at most 100, not “{value}”.")
     return value
 
 
 def _devices(name: str, default: str) -> str:
     value = os.environ.get(name) or default
-    if not re.fullmatch(r"auto|cpu(:[1-9]\d*)?|gpu(:\d+(,\d+)*)?", value):
+    if not DEVICES.fullmatch(value):
         raise ValueError(f"{name} must be auto, cpu, cpu:2, gpu or gpu:0,1, not “{value}”.")
     return value
 
