@@ -3,8 +3,10 @@ variables that .env.example lists."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -33,10 +35,13 @@ def _secret_key() -> str:
     keep = DATA_DIR / "secret-key"
     try:
         DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(keep, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            file.write(secrets.token_urlsafe(50))
-    except FileExistsError:
-        pass
+        if not keep.exists():
+            # Two processes may start at once: a name appears only with its content, and the first one stays.
+            with tempfile.NamedTemporaryFile("w", dir=DATA_DIR, prefix="secret-key-") as file:
+                file.write(secrets.token_urlsafe(50))
+                file.flush()
+                with contextlib.suppress(FileExistsError):
+                    os.link(file.name, keep)
     except OSError as error:
         raise ImproperlyConfigured(f"DATA_DIR: {DATA_DIR} cannot be written ({error.strerror}).") from None
     return keep.read_text().strip()
@@ -128,6 +133,9 @@ GRACE_S = env.number("GRACE_S", 30.0)
 # Of one upload, and of all datasets of a user who is not staff.
 UPLOAD_LIMIT_BYTES = env.integer("UPLOAD_LIMIT_BYTES", 4 * 2**30)
 UPLOAD_QUOTA_BYTES = env.integer("UPLOAD_QUOTA_BYTES", 50 * 2**30)
+# Of a request as a whole, and of the parts in which the page sends larger files.
+WHOLE_BODY_LIMIT_BYTES = 64 * 2**20
+UPLOAD_PART_BYTES = 8 * 2**20
 # Folders on the shared disk from which users may take datasets; the hosts must have the same.
 DATASET_ROOTS = env.paths("DATASET_ROOTS")
 LOG_CAP_BYTES = env.integer("LOG_CAP_BYTES", 64 * 2**20)
