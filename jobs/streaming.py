@@ -47,7 +47,7 @@ def download(
     if (
         wanted
         and still_the_same
-        and (match := re.fullmatch(r"bytes=(\d*)-(\d*)", wanted.strip()))
+        and (match := re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", wanted.strip()))
         and any(match.groups())
     ):
         start, end = match.groups()

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 
 from jobs.health import Health, Progress, health, progress
 from jobs.models import END_REASON_CHOICES, STATUS_CHOICES, Attempt, Job
-from jobs.views.rows import Asked
+from jobs.views.rows import Asked, whole_number
 from workers.contract.states import ACTIVE
 
 PER_PAGE = 25
@@ -57,7 +57,7 @@ def job_list(request: Asked) -> HttpResponse:
         jobs = jobs.filter(owner__username=owner)
     if text:
         found = Q(name__icontains=text) | Q(dataset__name__icontains=text)
-        jobs = jobs.filter(found | Q(pk=int(text.lstrip("#"))) if text.lstrip("#").isdecimal() else found)
+        jobs = jobs.filter(found | Q(pk=whole_number(text.lstrip("#"), 0)))
 
     sort = request.GET.get("sort", "-id")
     order = SORTS.get(sort.lstrip("-"), SORTS["id"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest
 from django.shortcuts import get_object_or_404
@@ -27,7 +29,7 @@ def attempt_of(job: Job, number: str | None) -> Attempt:
     """The attempt with that number; the newest without one."""
     attempts = job.attempts.select_related("start_from__attempt", "asked_by", "leave_asked_by")
     if number:
-        attempts = attempts.filter(number=int(number)) if number.isdecimal() else attempts.none()
+        attempts = attempts.filter(number=whole_number(number, 0))
     attempt = attempts.order_by("number").last()
     if attempt is None:
         raise Http404
@@ -35,8 +37,5 @@ def attempt_of(job: Job, number: str | None) -> Attempt:
 
 
 def whole_number(text: str | None, default: int) -> int:
-    """From a query string; anything else than a whole number is the default."""
-    try:
-        return int(text or "")
-    except ValueError:
-        return default
+    """From a query string; anything else than a whole number that a database can hold is the default."""
+    return int(text) if text and re.fullmatch(r"-?[0-9]{1,18}", text) else default

@@ -128,3 +128,12 @@ def test_a_missing_file_is_not_found(people: People, artifact: Artifact, setting
 def test_no_key_leads_out_of_the_storage(people: People, artifact: Artifact) -> None:
     Artifact.objects.update(key="../outside")
     assert people.owner.get(_url(artifact)).status_code == 404
+
+
+@pytest.mark.parametrize("digits", [19, 5000])
+def test_a_range_that_no_file_can_have_is_ignored(people: People, artifact: Artifact, digits: int) -> None:
+    number = "9" * digits
+    for wanted in (f"bytes={number}-", f"bytes=0-{number}", f"bytes=-{number}"):
+        answer = people.owner.get(_url(artifact), headers={"Range": wanted})
+        assert (answer.status_code, answer["Content-Length"]) == (200, str(len(CONTENT)))
+        let_go(answer)

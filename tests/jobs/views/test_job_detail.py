@@ -150,3 +150,13 @@ def test_an_old_lost_attempt_stops_being_live(job: Job, running: Attempt) -> Non
     assert is_live(running)
     running.ended_at -= SETTLING
     assert not is_live(running)
+
+
+@pytest.mark.parametrize("number", ["9" * 25, "-" + "9" * 25, "9" * 5000, "²", "\N{ARABIC-INDIC DIGIT ONE}"])
+def test_a_number_that_no_column_can_hold_is_not_found_or_ignored(people: People, job: Job, number: str) -> None:
+    page = f"/jobs/{job.pk}/"
+    for url in (page, f"{page}chart/", f"{page}log/"):
+        assert people.owner.get(url, {"attempt": number}).status_code == 404
+    assert people.owner.get(f"{page}chart/", {"rank": number, "first": number}).status_code == 200
+    assert people.owner.get(f"{page}log/", {"log_rank": number}).status_code == 200
+    assert people.owner.get("/", {"q": f"#{number}"}).status_code == 200
