@@ -35,6 +35,8 @@ LOOK_S, LOOK_SOON_S = 5.0, 1.0
 # An EventSource comes back by itself; this makes it prove its access again now and then.
 LIFETIME_S = 3600.0
 QUEUE = 64
+# Of one user and process: each holds a socket, and nobody reads so many pages. Others look every few seconds.
+MOST_STREAMS = 50
 # A viewer further behind than this fetches the chart again instead of every record.
 CATCH_UP = 2000
 # What the end of an attempt leaves behind arrives within this; later nobody waits for it.
@@ -93,6 +95,7 @@ END = object()
 class Viewer:
     key: Key
     sent: int  # newest step that was sent
+    user: int = 0
     queue: asyncio.Queue[Batch | bytes | object] = field(default_factory=lambda: asyncio.Queue(QUEUE))
     overrun: bool = False
 
@@ -173,9 +176,12 @@ class Hub:
         self.connected = False
         self.listener: asyncio.Task[None] | None = None
 
-    async def watch(self, job: int, attempt: int, rank: int, after: int) -> AsyncIterator[bytes]:
+    def is_full_for(self, user: int) -> bool:
+        return sum(viewer.user == user for room in self.rooms.values() for viewer in room.viewers) >= MOST_STREAMS
+
+    async def watch(self, job: int, attempt: int, rank: int, after: int, user: int = 0) -> AsyncIterator[bytes]:
         """The events of one open page, until its attempt has ended or the page has gone."""
-        viewer = Viewer((attempt, rank), after)
+        viewer = Viewer((attempt, rank), after, user)
         room = self._enter(job, viewer)
         until = time.monotonic() + LIFETIME_S
         try:

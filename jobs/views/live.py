@@ -21,9 +21,11 @@ async def job_live(request: Asked, pk: int) -> HttpResponseBase:
         # 204 tells an EventSource not to come again.
         return HttpResponse(status=204)
     job_pk, attempt_pk = found
+    if hub().is_full_for(request.user.pk):
+        return HttpResponse(status=429)
     rank = whole_number(request.GET.get("rank"), 0)
     after = whole_number(request.headers.get("Last-Event-ID"), whole_number(request.GET.get("after"), 0))
-    return event_stream(hub().watch(job_pk, attempt_pk, rank, after))
+    return event_stream(hub().watch(job_pk, attempt_pk, rank, after, request.user.pk))
 
 
 def _look_up(request: Asked, pk: int) -> tuple[int, int] | None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
 from django.db import connections
+from django.test import AsyncClient
 from django.utils import timezone
 
 from jobs import live, services
@@ -34,6 +36,7 @@ def test_only_the_owner_and_staff_open_it(people: People, running: Attempt) -> N
     answer = people.owner.get(url)
     assert answer["Content-Type"].startswith("text/event-stream")
     assert answer["X-Accel-Buffering"] == "no" and "no-cache" in answer["Cache-Control"]
+    assert people.owner.get(url, {"attempt": "9" * 25}).status_code == 404
 
 
 def test_a_finished_job_gets_no_stream_and_is_told_not_to_ask_again(people: People, running: Attempt) -> None:
@@ -250,5 +253,25 @@ def test_a_retry_does_not_mix_with_the_attempt_before(running: Attempt, job: Job
         await page.until(lambda: bool(page.steps), "nothing came")
         assert page.steps == [1, 2, 3]
         await page.close()
+
+    play(scene)
+
+
+def test_one_user_cannot_hold_all_the_streams(running: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST_STREAMS", 2)
+    owner, url = running.job.owner, f"/jobs/{running.job_id}/live/"
+    client, other = AsyncClient(), AsyncClient()
+
+    async def scene(hub: live.Hub) -> None:
+        await client.aforce_login(owner)
+        await other.aforce_login(await do(User.objects.create_superuser)("another"))
+        pages = [Page((await client.get(url)).streaming_content) for _ in range(2)]
+        for page in pages:
+            await page.until(lambda: hub.is_full_for(owner.pk), "they are not counted")
+        assert (await client.get(url)).status_code == 429
+        assert (await other.get(url)).status_code == 200
+        await pages[0].close()
+        assert (await client.get(url)).status_code == 200
+        await pages[1].close()
 
     play(scene)
