@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from jobs import services
 from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, JobEvent, Placement
-from workers.contract.records import jsonable
+from workers.contract.records import from_json_number, jsonable
 from workers.contract.states import ENDED, EndReason, Status
 
 Line = dict[str, Any]
@@ -168,13 +168,25 @@ def _evaluation(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]
         defaults={
             "applied": line["applied"],
             "epoch": line["epoch"],
-            "metrics": jsonable(line["metrics"]),
+            "metrics": jsonable(_metrics(line["metrics"])),
             "seconds": float(line["seconds"]),
             "best": bool(line.get("best")),
             "at": _at(line),
         },
     )
     return _event(attempt, rank, line, "", step=line["step"]) | {"evaluations"}
+
+
+def _metrics(metrics: Any) -> dict[str, Any]:
+    """Numbers and texts by name, and tables; pages count on it that tables have rows."""
+    for name, value in metrics.items():
+        if name == "accuracy" and not isinstance(from_json_number(value), int | float):
+            raise ValueError(f"accuracy {str(value)[:40]!r} is no number")
+        if name == "confusion" and not (
+            isinstance(value, list) and all(isinstance(row, list) and len(row) == len(value) for row in value)
+        ):
+            raise ValueError("confusion is no square table")
+    return dict(metrics)
 
 
 def _checkpoint(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:

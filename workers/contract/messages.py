@@ -6,7 +6,7 @@ The database is the truth; everything here may be lost with Redis at any moment 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -164,9 +164,12 @@ class Control(_Frozen):
 
 # --- beats ---------------------------------------------------------------------------------
 
+# What a column of the database can hold: one host that speaks nonsense must not keep the others from being heard.
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+
 
 class Device(_Frozen):
-    index: int
+    index: int = Field(ge=0, lt=2**15)
     kind: Literal["cpu", "gpu"]
     name: str
     memory_bytes: int
@@ -174,15 +177,15 @@ class Device(_Frozen):
 
 
 class HostBeat(_Frozen):
-    name: str
-    address: str
-    boot: str = Field(description="changes with every start of the worker")
-    seq: int
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    address: str = Field(max_length=100)
+    boot: str = Field(max_length=64, description="changes with every start of the worker")
+    seq: _Count
     devices: list[Device]
     versions: dict[str, str]
-    disk_total_bytes: int
-    disk_free_bytes: int
-    memory_total_bytes: int
+    disk_total_bytes: _Count
+    disk_free_bytes: _Count
+    memory_total_bytes: _Count
     load1: float
     attempts: list[str] = Field(description="uids with a live supervisor on this host")
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -12,7 +13,7 @@ from jobs import services
 from jobs.controller import place
 from jobs.models import Attempt, Dataset, DeviceHold, Host, Job, Placement
 from tests.jobs.controller.conftest import FakeHost
-from workers.contract.messages import Request
+from workers.contract.messages import Request, host_key
 from workers.contract.states import EndReason, Status
 
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql_too]
@@ -161,3 +162,14 @@ def test_hosts_come_and_go_by_their_beats(turn: Callable[..., None], client: red
     fake.beat()
     turn(1)
     assert Host.objects.get().online
+
+
+@pytest.mark.parametrize("nonsense", [{"disk_free_bytes": 2**70}, {"name": "n" * 200}, {"seq": -1}, {"boot": "b" * 65}])
+def test_a_host_that_speaks_nonsense_keeps_no_other_from_being_heard(
+    turn: Callable[..., None], client: redis.Redis, nonsense: dict[str, Any]
+) -> None:
+    FakeHost(client, "one")
+    beat = json.loads(cast(bytes, client.get(host_key("one"))))
+    client.set(host_key("nonsense"), json.dumps(beat | {"name": "two"} | nonsense))
+    turn()
+    assert list(Host.objects.values_list("name", flat=True)) == ["one"]

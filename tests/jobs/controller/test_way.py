@@ -267,3 +267,18 @@ def test_an_attempt_that_the_database_does_not_know_is_told_to_stop(
     control = stranger.control()
     assert control is not None and control.leave == Request.SUPERSEDE
     assert client.xlen(TELEMETRY_STREAM) == 0
+
+
+@pytest.mark.parametrize(
+    "metrics", ["0.9", [0.9], {"accuracy": "high"}, {"accuracy": 0.9, "confusion": [1, 2]}, {"confusion": [[1], [2]]}]
+)
+def test_metrics_that_no_page_can_show_are_passed_over(
+    attempt: Attempt, host: FakeHost, supervisor: FakeSupervisor, turn: Callable[..., None], metrics: object
+) -> None:
+    turn()
+    supervisor.run()
+    supervisor.event("evaluation", step=1, applied=1, epoch=0, metrics=metrics, seconds=0.1, best=True)
+    supervisor.event("evaluation", step=2, applied=2, epoch=0, metrics={"accuracy": "nan"}, seconds=0.1, best=True)
+    turn()
+    assert [evaluation.step for evaluation in Evaluation.objects.all()] == [2]
+    assert JobEvent.objects.filter(kind="not_applied").count() == 1
