@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -47,8 +48,10 @@ def copy_folder(
     if expected is not None and (source / MANIFEST).exists():
         names.append(MANIFEST)
     target.parent.mkdir(parents=True, exist_ok=True)
+    # Of a process that was killed while it copied; only one at a time writes a target.
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*"):
+        shutil.rmtree(left, ignore_errors=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
     try:
         copied: Files = {}
         for name in names:
@@ -84,6 +87,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def pack(folder: Path, tar: Path) -> dict[str, Any]:
     """Write `folder` as an uncompressed tar, the same bytes for the same content. Returns {"bytes", "sha256"}."""
+    for left in tar.parent.glob(f".{glob.escape(tar.name)}.*"):
+        left.unlink()
     partial = tar.with_name(f".{tar.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
