@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from jobs import checks
 from jobs.models import Artifact, Attempt, Checkpoint, Dataset, Host, Job, JobEvent
 from workers.contract.checks import Finding
-from workers.contract.fields import Misfit, SettingsGroup
+from workers.contract.fields import CONTROL, Misfit, SettingsGroup
 from workers.contract.messages import Request
 from workers.contract.states import ACTIVE, ENDED, ON_HOST, EndReason, Status, may_change
 from workers.recipes import registry
@@ -60,6 +60,8 @@ def submit(
         errors["name"] = _("Give the job a name.")
     elif len(name) > 120:
         errors["name"] = _("At most 120 characters; this has %(count)d.") % {"count": len(name)}
+    elif CONTROL.search(name):
+        errors["name"] = _("Must not contain control characters.")
     if recipe not in registry.RECIPES:
         known = ", ".join(sorted(registry.RECIPES))
         raise Refused(

@@ -46,7 +46,10 @@ class Row:
 def job_list(request: Asked) -> HttpResponse:
     jobs = Job.objects.visible_to(request.user)
     total = jobs.exists()
-    text, status, reason, owner = (request.GET.get(name, "").strip() for name in ("q", "status", "reason", "owner"))
+    # No column of PostgreSQL holds a NUL, nor may one be looked for.
+    text, status, reason, owner = (
+        request.GET.get(name, "").replace("\0", "").strip() for name in ("q", "status", "reason", "owner")
+    )
     if status == "active":
         jobs = jobs.filter(status__in=[s.value for s in ACTIVE])
     elif status:

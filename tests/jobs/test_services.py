@@ -385,3 +385,17 @@ def test_a_job_can_be_deleted_with_all_that_is_its_own(job: Job, attempt: Attemp
     services.retry(job, actor=None, settings={}, from_checkpoint=True)
     job.delete()
     assert not Attempt.objects.exists() and not Checkpoint.objects.exists()
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\r\nX-Header: b", "\ud800"])
+def test_control_characters_are_refused_wherever_a_text_is_given(owner: User, dataset: Dataset, text: str) -> None:
+    with pytest.raises(services.Refused) as refused:
+        services.submit(
+            owner=owner,
+            name=text,
+            recipe="text_classification",
+            dataset=dataset,
+            settings={"data": {"text_column": text}, "model": {"folder": text}},
+            actor=owner,
+        )
+    assert set(refused.value.errors) == {"name", "data.text_column", "model.folder"}

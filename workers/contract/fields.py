@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+# Names and paths need none of them, and PostgreSQL keeps neither a NUL nor half of a surrogate pair.
+CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class SettingsGroup(BaseModel):
     """A group of settings; `title` and the docstring are shown above its fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @field_validator("*")
+    @classmethod
+    def _no_control_characters(cls, value: Any) -> Any:
+        if isinstance(value, str) and CONTROL.search(value):
+            raise Misfit("Must not contain control characters.")
+        return value
 
 
 class Misfit(ValueError):

@@ -50,6 +50,7 @@ def test_filters_by_status_reason_text_and_number(people: People, job: Job, owne
     assert names(q="ANOTHER") == {kept.name}
     assert names(q=f"#{job.pk}") == {job.name}
     assert names(q="no such thing") == set()
+    assert names(q="ANO\0THER", status="\0", owner="\0") == {kept.name}
     assert names(status="nonsense") == set()
 
 
