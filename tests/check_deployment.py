@@ -238,8 +238,9 @@ def test_static_files_are_the_proxys_own(proxy: Proxy, stack: Stack) -> None:
 
 
 def test_events_arrive_one_by_one_while_the_job_runs(proxy: Proxy, stack: Stack, owner: list[str]) -> None:
-    job = stack.submit([{"do": "steps", "n": 400, "ms": 20}], ranks=1)
-    stack.wait_for_steps(job, 10)
+    # Few and small: a buffer anywhere on the way would not be full before the end.
+    job = stack.submit([{"do": "steps", "n": 12, "ms": 700}], ranks=1)
+    stack.wait_for_steps(job, 1)
     command = ["curl", "-sSN", "--insecure", "--compressed", "--max-time", "60", *owner]
     arrivals: list[float] = []
     with subprocess.Popen([*command, proxy.url(f"/jobs/{job.pk}/live/")], stdout=subprocess.PIPE) as process:
@@ -250,10 +251,9 @@ def test_events_arrive_one_by_one_while_the_job_runs(proxy: Proxy, stack: Stack,
             if line.startswith(b"event: end"):
                 break
         process.kill()
-    assert len(arrivals) > 8
+    assert len(arrivals) > 6
     gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
-    # Held back anywhere, they would come in one piece at the end: the job takes eight seconds.
-    assert arrivals[-1] - arrivals[0] > 4 and max(gaps) < 3
+    assert arrivals[-1] - arrivals[0] > 4 and max(gaps) < 2.5
     assert Job.objects.get(pk=job.pk).status in ("running", "succeeded")
 
 
