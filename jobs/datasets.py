@@ -19,7 +19,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Max, Sum
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_noop, ngettext
 
 from jobs.models import Dataset
 from jobs.services import Refused
@@ -282,9 +282,9 @@ def conclude(dataset: Dataset, result: CheckResult) -> None:
     findings = list(result.findings)
     fit = result.fit and set(result.splits) == set(SPLITS) and (settings.STORAGE_ROOT / key).is_dir()
     if result.fit and not fit:
-        findings.insert(0, _error("The files that the check should have written are not in the storage."))
+        findings.insert(0, _error(gettext_noop("The files that the check should have written are not in the storage.")))
     if fit and (same := _same(dataset.owner, dataset.name, result.content_hash)):
-        findings.insert(0, _error("The same rows are version %(version)d already.", version=same.version))
+        findings.insert(0, _error(gettext_noop("The same rows are version %(version)d already."), version=same.version))
         fit = False
     changes: dict[str, Any] = {
         "state": State.READY if fit else State.REFUSED,

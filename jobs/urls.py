@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from jobs.views import artifact, asks, chart, hosts, job, job_list, job_new, live, log, retry
+from jobs.views import artifact, asks, chart, datasets, hosts, job, job_list, job_new, live, log, retry
 
 urlpatterns = [
     path("", job_list.job_list, name="job_list"),
@@ -19,6 +19,13 @@ urlpatterns = [
     path("jobs/<int:pk>/finish/", asks.job_finish, name="job_finish"),
     path("jobs/<int:pk>/checkpoint/", asks.job_checkpoint, name="job_checkpoint"),
     path("jobs/<int:pk>/artifacts/<int:artifact_pk>/", artifact.artifact_download, name="artifact_download"),
+    path("datasets/", datasets.dataset_list, name="dataset_list"),
+    path("datasets/new/", datasets.dataset_new, name="dataset_new"),
+    path("datasets/<int:pk>/", datasets.dataset_detail, name="dataset_detail"),
+    path("datasets/<int:pk>/upload/<int:index>/", datasets.dataset_upload, name="dataset_upload"),
+    path("datasets/<int:pk>/describe/", datasets.dataset_describe, name="dataset_describe"),
+    path("datasets/<int:pk>/share/", datasets.dataset_share, name="dataset_share"),
+    path("datasets/<int:pk>/delete/", datasets.dataset_delete, name="dataset_delete"),
     path("hosts/", hosts.host_list, name="host_list"),
     path("hosts/<int:pk>/drain/", hosts.host_drain, name="host_drain"),
     path("hosts/<int:pk>/undrain/", hosts.host_undrain, name="host_undrain"),

@@ -2,7 +2,10 @@
 
 import os
 
+from django.conf import settings
 from django.core.asgi import get_asgi_application
 
+from webapp.bodies import LimitedBodies
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
-application = get_asgi_application()
+application = LimitedBodies(get_asgi_application(), settings.WHOLE_BODY_LIMIT_BYTES)

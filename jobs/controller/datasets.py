@@ -16,6 +16,7 @@ from typing import Any
 from django.conf import settings
 from django.db.models import Count
 from django.utils import timezone
+from django.utils.translation import gettext_noop
 from pydantic import ValidationError
 
 from jobs import datasets
@@ -75,7 +76,9 @@ class Checks:
                 _mine(dataset).update(check_progress=said, check_host=progress.host)
         elif now - heard.at > SILENT_S:
             if dataset.check_try >= MOST_TRIES:
-                template = "Hosts began the check %(count)d times and did not finish it; the last one was %(host)s."
+                template = gettext_noop(
+                    "Hosts began the check %(count)d times and did not finish it; the last was %(host)s."
+                )
                 values: dict[str, Any] = {"count": dataset.check_try, "host": dataset.check_host}
                 datasets.refuse(dataset, Finding(level="error", template=template, values=values))
                 logger.error("The check of %s is given up after %d tries.", dataset, dataset.check_try)
@@ -130,7 +133,7 @@ def _take(dataset: Dataset, path: Path) -> None:
         result = CheckResult.model_validate_json(path.read_bytes())
     except ValueError as error:
         logger.error("The answer to the check of %s makes no sense: %s", dataset, error)
-        template = "The answer of the host %(host)s makes no sense; its log says more."
+        template = gettext_noop("The answer of the host %(host)s makes no sense; its log says more.")
         datasets.refuse(dataset, Finding(level="error", template=template, values={"host": dataset.check_host}))
         return
     datasets.conclude(dataset, result)

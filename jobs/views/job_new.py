@@ -19,7 +19,7 @@ from workers.recipes.registry import RECIPES
 def job_new(request: Asked) -> HttpResponse:
     asked = request.POST.get("recipe") or request.GET.get("recipe") or next(iter(RECIPES))
     recipe = RECIPES.get(asked) or next(iter(RECIPES.values()))
-    datasets = Dataset.objects.visible_to(request.user).order_by("name", "-id")
+    datasets = Dataset.objects.visible_to(request.user).ready().order_by("name", "-id")
     data = request.POST if request.method == "POST" else None
     form = SettingsForm(recipe, data=data)
     name = request.POST.get("name", "")

@@ -126,12 +126,15 @@ class Findings:
         self._found[level, template, json.dumps(values, sort_keys=True)] = (values, at or [])
         self.fit = self.fit and level != "error"
 
-    # The texts of these two are found by name, for translation.
-    def error(self, template: str, at: list[RowRef] | None = None, **values: Any) -> None:
+    # The texts of these are found by name, for translation.
+    def found_error(self, template: str, at: list[RowRef] | None = None, **values: Any) -> None:
         self.add("error", template, at, **values)
 
-    def warning(self, template: str, at: list[RowRef] | None = None, **values: Any) -> None:
+    def found_warning(self, template: str, at: list[RowRef] | None = None, **values: Any) -> None:
         self.add("warning", template, at, **values)
+
+    def found_note(self, template: str, at: list[RowRef] | None = None, **values: Any) -> None:
+        self.add("note", template, at, **values)
 
     def all(self) -> list[Finding]:
         order = {"error": 0, "warning": 1, "note": 2}
@@ -175,11 +178,11 @@ class _Rows:
 
     def conclude(self) -> None:
         if not self.read_rows:
-            self.findings.error("There are no rows.")
+            self.findings.found_error("There are no rows.")
         elif not self.count:
-            self.findings.error("No row can be used.")
+            self.findings.found_error("No row can be used.")
         elif self.reading.leave_out and self.bad_rows:
-            self.findings.warning("Rows with errors that were left out: %(count)d.", count=self.bad_rows)
+            self.findings.found_warning("Rows with errors that were left out: %(count)d.", count=self.bad_rows)
 
     def _take(self, row: Row, file: int, given: str, lines: BinaryIO) -> BadRow | None:
         """Stores the row, or says why not."""
@@ -295,7 +298,7 @@ def _split_codes(rows: _Rows, reading: Reading, findings: Findings) -> Numbers:
             codes[codes == _OPEN_CODE] = _TRAIN_CODE
     out = int((codes == _OUT_CODE).sum())
     if out:
-        findings.add("note", "Rows of the test split, which are not used: %(count)d.", count=out)
+        findings.found_note("Rows of the test split, which are not used: %(count)d.", count=out)
     return codes
 
 
@@ -305,23 +308,23 @@ def _check_splits(rows: _Rows, codes: Numbers, findings: Findings) -> None:
     counts = [np.bincount(labels[codes == code], minlength=len(names)) for code in (_TRAIN_CODE, _DEV_CODE)]
     train, dev = counts
     if not train.any():
-        findings.error("There are no training rows.")
+        findings.found_error("There are no training rows.")
         return
     if not dev.any():
-        findings.error(
+        findings.found_error(
             "There are no rows for evaluation: %(rows)d rows are too few to set a part of them apart, or the split names none.",
             rows=rows.count,
         )
         return
     if int((train > 0).sum()) < 2:
         known = ", ".join(name for name, count in zip(names, train, strict=True) if count)
-        findings.error(
+        findings.found_error(
             "There must be two labels at least; the training rows have: %(labels)s.", labels=printable(known, 200)
         )
     for name, in_train, in_dev in sorted(zip(names, train, dev, strict=True)):
         if in_dev and not in_train:
             where = np.flatnonzero((codes == _DEV_CODE) & (labels == rows.labels[name]))
-            findings.error(
+            findings.found_error(
                 "The label “%(label)s” is among the dev rows but not among the training rows.",
                 rows.refs(where),
                 label=printable(name),
@@ -330,18 +333,18 @@ def _check_splits(rows: _Rows, codes: Numbers, findings: Findings) -> None:
         return
     without = [name for name, in_train, in_dev in zip(names, train, dev, strict=True) if in_train and not in_dev]
     if without:
-        findings.warning(
+        findings.found_warning(
             "Labels without rows for evaluation: %(labels)s.", labels=printable(", ".join(sorted(without)), 200)
         )
     unused = [name for name, count in zip(names, train, strict=True) if not count]
     if unused:
-        findings.warning(
+        findings.found_warning(
             "Labels of the label set without training rows: %(labels)s.", labels=printable(", ".join(unused), 200)
         )
     used = [(int(count), name) for name, count in zip(names, train, strict=True) if count]
     (fewest, rarest), (most, commonest) = min(used), max(used)
     if most >= IMBALANCE * fewest:
-        findings.warning(
+        findings.found_warning(
             "Labels are unbalanced: “%(commonest)s” has %(most)d training rows, “%(rarest)s” has %(fewest)d. Look at macro F1 rather than at accuracy.",
             commonest=printable(commonest), most=most, rarest=printable(rarest), fewest=fewest,
         )  # fmt: skip
@@ -395,7 +398,7 @@ def _duplicates(
         again = _again(hashes[at])
         found[split] = len(again)
         if len(again):
-            findings.warning(
+            findings.found_warning(
                 "Rows of %(split)s whose text occurs earlier in it: %(count)d.",
                 rows.refs(at[again]),
                 split=split,
@@ -404,7 +407,7 @@ def _duplicates(
     leaked = of["dev"][np.isin(hashes[of["dev"]], hashes[of["train"]])]
     found["dev_in_train"] = len(np.unique(hashes[leaked]))
     if len(leaked):
-        findings.warning(
+        findings.found_warning(
             "Rows of dev whose text is among the training rows: %(count)d. The evaluation looks better than it is.",
             rows.refs(leaked),
             count=len(leaked),
@@ -415,7 +418,7 @@ def _duplicates(
     contradicting = np.sort(order[1:][same])
     found["contradicting"] = len(contradicting)
     if len(contradicting):
-        findings.warning(
+        findings.found_warning(
             "Rows whose text has another label elsewhere: %(count)d.",
             rows.refs(contradicting),
             count=len(contradicting),

@@ -24,7 +24,7 @@ class Order(BaseModel):
     time_limit_s: float
 
 
-def write_progress(order: Order, seq: int, stage: str, done: int = 0, total: int = 0) -> None:
+def write_progress(stage: str, order: Order, seq: int, done: int = 0, total: int = 0) -> None:
     folder = order.storage_root / check_key(order.spec.uid)
     said = Progress(number=order.spec.number, seq=seq, host=order.host, stage=stage, done=done, total=total)
     if folder.is_dir():
@@ -39,5 +39,5 @@ def answer(order: Order, seconds: float, **outcome: Any) -> None:
         atomic_write_json(folder / RESULT, said.model_dump(mode="json"))
 
 
-def error(template: str, **values: str | int) -> Finding:
+def refusal(template: str, **values: str | int) -> Finding:
     return Finding(level="error", template=template, values=values)

@@ -24,7 +24,7 @@ from workers.config import BASE_DIR
 from workers.contract.datasets import SPLITS, dataset_key
 from workers.datasets import places
 from workers.datasets.checking import Outcome, Source, check
-from workers.datasets.order import Order, answer, error, write_progress
+from workers.datasets.order import Order, answer, refusal, write_progress
 from workers.datasets.parsing import Unreadable
 
 BEAT_S = 1.0
@@ -39,7 +39,7 @@ class _Beats:
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._at = ("starting", 0, 0)
+        self.stage("starting the check", 0, 0)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -56,7 +56,7 @@ class _Beats:
         while not self._stop.wait(BEAT_S):
             seq += 1
             try:
-                write_progress(self._order, seq, *self._at)
+                write_progress(self._at[0], self._order, seq, *self._at[1:])
             except OSError:
                 continue
 
@@ -103,7 +103,7 @@ def _checked(order: Order, target: Path, beats: _Beats) -> Outcome:
             ]
         return check(sources, order.spec.reading, order.scratch, target, beats.stage)
     except Unreadable as fault:
-        return Outcome([error(fault.template, **fault.values)])
+        return Outcome([refusal(fault.template, **fault.values)])
 
 
 def _from_paddlenlp(order: Order) -> list[Source]:
@@ -162,8 +162,16 @@ def main() -> None:
     try:
         outcome = run(order)
     except MemoryError:
-        said = "The check needed more than %(limit)s of memory, the limit of %(host)s."
-        outcome = Outcome([error(said, limit=f"{order.memory_bytes / 2**30:.1f} GiB", host=order.host)])
+        limit = f"{order.memory_bytes / 2**30:.1f} GiB"
+        outcome = Outcome(
+            [
+                refusal(
+                    "The check needed more than %(limit)s of memory, the limit of %(host)s.",
+                    limit=limit,
+                    host=order.host,
+                )
+            ]
+        )
     answer(order, time.monotonic() - started, **vars(outcome))
 
 

@@ -13,7 +13,7 @@ import time
 
 from workers.config import BASE_DIR, Config
 from workers.contract.datasets import RESULT, CheckSpec, check_key
-from workers.datasets.order import Order, answer, error, write_progress
+from workers.datasets.order import Order, answer, refusal, write_progress
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Checks:
         waited = int(time.time() * 1000)
         while not self._slot.acquire(timeout=WAITING_S):
             waited += 1
-            write_progress(order, waited, "waiting for another check")
+            write_progress("waiting for another check", order, waited)
         try:
             logger.info("check %s, try %d: started", spec.uid, spec.number)
             shutil.rmtree(scratch, ignore_errors=True)
@@ -91,7 +91,7 @@ class Checks:
         if code == 0:
             return
         if code is None:
-            found = error(
+            found = refusal(
                 "The check took longer than %(limit)s s, the limit of %(host)s.",
                 limit=int(order.time_limit_s),
                 host=order.host,
@@ -99,7 +99,7 @@ class Checks:
         else:
             said = (order.scratch / "output.log").read_text(errors="replace").strip().splitlines()[-1:]
             logger.error("check %s ended with code %d: %s", order.spec.uid, code, "".join(said))
-            found = error(
+            found = refusal(
                 "The check ended with code %(code)d on %(host)s: %(said)s",
                 code=code,
                 host=order.host,

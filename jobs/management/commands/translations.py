@@ -43,7 +43,9 @@ Text = tuple[str, str | tuple[str, str]]  # where it stands, and what: a pair ha
 _ONE = {"_", "gettext", "gettext_lazy", "gettext_noop", "Misfit"}
 _PLURAL = {"ngettext", "ngettext_lazy"}
 # What hosts say in English and the web side looks up: the first argument of these in workers/.
-_SAID_BY_HOSTS = {"stage"}
+_SAID_BY_HOSTS = {
+    "stage", "write_progress", "problem", "_problem", "refusal", "Unreadable", "found_error", "found_warning", "found_note",
+}  # fmt: skip
 
 
 class Command(BaseCommand):

@@ -1,0 +1,34 @@
+"""How what a check found is written on pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import template
+from django.utils.translation import gettext as _
+
+from jobs.models import Dataset
+from workers.contract.datasets import Finding
+
+register = template.Library()
+
+
+@register.filter
+def finding_text(finding: Finding) -> str:
+    """A host's words: if they do not fit together, they are shown as they are."""
+    try:
+        return _(finding.template) % finding.values
+    except (KeyError, TypeError, ValueError):
+        return finding.template
+
+
+@register.filter
+def state_label(state: str) -> str:
+    return str(Dataset.State(state).label)
+
+
+@register.filter
+def cell(values: dict[str, Any], column: str) -> str:
+    value = values.get(column, "")
+    text = "" if value is None else str(value)
+    return text if len(text) <= 120 else f"{text[:119]}…"
