@@ -86,6 +86,7 @@ class ScheduleSettings(SettingsGroup):
         "Applied steps until the peak rate. Empty: the fraction below decides.",
         unit="steps",
         ge=0,
+        le=100_000_000,
     )
     warmup_fraction: float = setting(
         0.1,
@@ -130,7 +131,12 @@ class LossScalingSettings(SettingsGroup):
 
     init_scale: float = setting(65536.0, "Initial scale", "The first factor.", gt=0, le=2.0**40)
     growth_interval: int = setting(
-        2000, "Growth interval", "Good steps in a row until the scale is doubled.", unit="steps", ge=1
+        2000,
+        "Growth interval",
+        "Good steps in a row until the scale is doubled.",
+        unit="steps",
+        ge=1,
+        le=100_000_000,
     )
     growth_factor: float = setting(
         2.0, "Growth factor", "What the scale is multiplied with when it grows.", gt=1, le=16
@@ -185,7 +191,13 @@ class CheckpointSettings(SettingsGroup):
     """What is kept on the way."""
 
     every_steps: int = setting(
-        200, "Checkpoint every", "Applied steps between two checkpoints.", unit="steps", basic=True, ge=1
+        200,
+        "Checkpoint every",
+        "Applied steps between two checkpoints.",
+        unit="steps",
+        basic=True,
+        ge=1,
+        le=100_000_000,
     )
     keep: int = setting(2, "Keep", "Newest good checkpoints that stay.", unit="checkpoints", ge=1, le=100)
     evaluate_every_steps: int | None = setting(
@@ -195,6 +207,7 @@ class CheckpointSettings(SettingsGroup):
         unit="steps",
         basic=True,
         ge=1,
+        le=100_000_000,
     )
 
 

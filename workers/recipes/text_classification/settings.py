@@ -65,7 +65,9 @@ class ModelSettings(SettingsGroup):
         "folder: a PaddleNLP folder under one of the host's model roots; hub: a name that PaddleNLP downloads.",
         basic=True,
     )
-    job: int | None = setting(None, "Job number", "For “job”: whose exported model to start from.", ge=1)
+    job: int | None = setting(
+        None, "Job number", "For “job”: whose exported model to start from.", ge=1, le=1_000_000_000
+    )
     folder: str | None = setting(
         None, "Folder", "For “folder”: path below a model root, such as ernie-3.0-base-zh.", max_length=300
     )
