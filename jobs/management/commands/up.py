@@ -65,7 +65,7 @@ class Command(BaseCommand):
     def on_signal(self, number: int, frame: object) -> None:
         self.stops += 1
         if self.stops == 2:
-            self.say("Killing everything at once; jobs go on from their last checkpoint when you retry them.")
+            self.say("Killing everything at once; jobs go on from their last checkpoint with the next start.")
             embedded.kill_all(self.data_dir, self.scratch_root)
             os._exit(130)
 

@@ -66,6 +66,14 @@ def test_a_job_that_never_ran_promises_nothing(people: People, job: Job) -> None
     assert "is exported when training ends" not in page and "Not started yet" not in page
 
 
+@pytest.mark.parametrize(("epochs", "words"), [(1, "1 epoch of 7 steps over 50 rows, 1 rank, "), (3, "3 epochs of 7 ")])
+def test_the_plan_is_a_sentence(people: People, running: Attempt, epochs: int, words: str) -> None:
+    plan = {"total_steps": 7 * epochs, "epochs": epochs, "steps_per_epoch": 7, "train_rows": 50, "world_size": 1}
+    Attempt.objects.filter(pk=running.pk).update(plan=plan | {"parameters": 9, "precision": "fp16"})
+    page = people.owner.get(f"/jobs/{running.job_id}/").text
+    assert words in page and "9 parameters, fp16" in page
+
+
 def test_a_failure_says_why_where_and_what_is_kept(people: People, job: Job, running: Attempt) -> None:
     Checkpoint.objects.create(attempt=running, step=300, applied=300, key="k", bytes=1, good=True)
     seed.end(running, EndReason.NON_FINITE, "Loss was NaN at step 341 on rank 1.", step=341, rank=1)
