@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -209,7 +210,7 @@ def test_nginx_accepts_the_images_configuration_and_a_machines(proxy: Proxy) -> 
         assert result.returncode == 0 and "warn" not in result.stderr, result.stderr
 
 
-def test_pages_come_by_http_2_and_forms_work_over_https(proxy: Proxy) -> None:
+def test_pages_come_by_http_2_and_cookies_go_by_https_only(proxy: Proxy) -> None:
     result = proxy.curl("/login/", "--http2", "-o", "/dev/null", "-w", "%{http_version} %{http_code}")
     assert result.stdout == "2 200"
     status, headers = proxy.headers("/login/")
@@ -217,6 +218,16 @@ def test_pages_come_by_http_2_and_forms_work_over_https(proxy: Proxy) -> None:
     # Where web sends people must be under the address that they used.
     status, headers = proxy.headers("/hosts/")
     assert status == 302 and headers["location"].startswith("/login/")
+
+
+def test_a_form_is_accepted_from_the_address_that_people_see_and_no_other(proxy: Proxy) -> None:
+    page = proxy.curl("/login/", "-i").stdout
+    token = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page)[0]
+    cookie = re.findall(r"csrftoken=(\w+)", page)[0]
+    form = ["-d", f"csrfmiddlewaretoken={token}&username=nobody&password=wrong", "-H", f"Cookie: csrftoken={cookie}"]
+    origin = proxy.url("").rstrip("/")
+    assert proxy.headers("/login/", *form, "-H", f"Origin: {origin}")[0] == 200
+    assert proxy.headers("/login/", *form, "-H", "Origin: https://elsewhere.example.org")[0] == 403
 
 
 def test_plain_http_is_sent_on(proxy: Proxy) -> None:
