@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from jobs.services import Refused, validated
 from workers.contract.fields import SettingsGroup
+from workers.contract.presets import Preset
 from workers.recipes.registry import Recipe
 
 
@@ -49,7 +50,10 @@ class SettingField:
     checked: bool = False
     error: str = ""
     old: Any = None
+    compared: bool = False  # with `old`
     changed: bool = False  # from `old`
+    # What can be chosen where the declaration cannot know it: (value, label), such as jobs with a model.
+    offers: list[tuple[str, str]] | None = None
 
     @property
     def id(self) -> str:
@@ -97,7 +101,8 @@ class SettingGroup:
 
 
 class SettingsForm:
-    """`initial` fills the fields (defaults if None), `data` is what was sent; `old` is what changes are marked against."""
+    """`initial` fills the fields (defaults if None), `data` is what was sent; `old` is what changes are marked against,
+    or the values of `preset`, which with `fill` go over what was there. `offers`: field -> what can be chosen."""
 
     def __init__(
         self,
@@ -106,10 +111,13 @@ class SettingsForm:
         data: Mapping[str, str] | None = None,
         initial: dict[str, Any] | None = None,
         old: dict[str, Any] | None = None,
+        preset: Preset | None = None,
+        fill: bool = False,
+        offers: Mapping[str, list[tuple[str, str]]] | None = None,
     ) -> None:
         self.recipe = recipe
         self.data = data
-        self.old_known = old is not None
+        self.preset = preset
         self.groups: list[SettingGroup] = []
         self.error = ""  # about the whole
         self.settings: dict[str, Any] = {}
@@ -124,7 +132,13 @@ class SettingsForm:
                     self.groups.insert(0, SettingGroup("", _(recipe.title), ""))
                 self.groups[0].fields.append(_field(name, name, info))
         for item in self.fields():
-            self._fill(item, initial, old)
+            self._fill(item, initial, fill)
+            if offers and item.name in offers:
+                item.offers = _with_given(offers[item.name], item.value)
+            if old is not None:
+                self._compare(item, _dig(old, item.name, item.default))
+            elif preset is not None and item.name in preset.values:
+                self._compare(item, preset.values[item.name])
 
     def fields(self) -> Iterator[SettingField]:
         for group in self.groups:
@@ -188,21 +202,39 @@ class SettingsForm:
     def has_errors(self) -> bool:
         return bool(self.error or any(g.error for g in self.groups) or any(f.error for f in self.fields()))
 
+    def title_of(self, name: str) -> str:
+        """Of a field or a group; the name itself if it is neither."""
+        target = self.field(name) or next((group for group in self.groups if group.name == name), None)
+        return target.title if target else name
+
+    @property
+    def preset_title(self) -> str:
+        return _(self.preset.title) if self.preset else ""
+
     @property
     def changes(self) -> list[SettingField]:
         return [item for item in self.fields() if item.changed]
 
-    def _fill(self, item: SettingField, initial: dict[str, Any] | None, old: dict[str, Any] | None) -> None:
+    def _fill(self, item: SettingField, initial: dict[str, Any] | None, fill: bool) -> None:
         value = item.default if initial is None else _dig(initial, item.name, item.default)
-        if self.data is None:
+        if fill and self.preset is not None and item.name in self.preset.values:
+            value = self.preset.values[item.name]
+            item.value, item.checked = shown(value), bool(value) and item.kind == "checkbox"
+        elif self.data is None:
             item.value, item.checked = shown(value), bool(value) and item.kind == "checkbox"
         elif item.kind == "checkbox":
             item.checked = bool(self.data.get(item.name))
         else:
             item.value = self.data.get(item.name, shown(value))
-        if old is not None:
-            item.old = _dig(old, item.name, item.default)
-            item.changed = _differs(item)
+
+    def _compare(self, item: SettingField, old: Any) -> None:
+        item.old, item.compared = old, True
+        item.changed = _differs(item)
+
+
+def _with_given(offers: list[tuple[str, str]], given: str) -> list[tuple[str, str]]:
+    """A value that is not on offer stays to be seen, with the complaint about it."""
+    return offers if not given or given in dict(offers) else [(given, given), *offers]
 
 
 def _differs(item: SettingField) -> bool:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from django.urls import path
 
-from jobs.views import artifact, asks, chart, datasets, hosts, job, job_list, job_new, live, log, retry
+from jobs.views import artifact, asks, chart, datasets, hosts, job, job_list, job_new, job_yaml, live, log, retry
 
 urlpatterns = [
     path("", job_list.job_list, name="job_list"),
     path("jobs/new/", job_new.job_new, name="job_new"),
+    path("jobs/new/import/", job_yaml.job_import, name="job_import"),
     path("jobs/<int:pk>/", job.job_detail, name="job_detail"),
+    path("jobs/<int:pk>/yaml/", job_yaml.job_export, name="job_export"),
     path("jobs/<int:pk>/live/", live.job_live, name="job_live"),
     path("jobs/<int:pk>/chart/", chart.job_chart, name="job_chart"),
     path("jobs/<int:pk>/log/", log.job_log, name="job_log"),

@@ -90,6 +90,7 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
             "finish": runs and status == Status.RUNNING,
             "checkpoint": runs and status == Status.RUNNING,
             "retry": newest and status in ENDED,
+            "longer": newest and status == Status.SUCCEEDED,
         },
         "checkpoint": services.newest_good_checkpoint(job) if newest and status in ENDED else None,
     }

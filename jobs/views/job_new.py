@@ -1,6 +1,13 @@
-"""A new job: a plain form made from the recipe's settings."""
+"""A new job: a plain form made from the recipe's settings, blank or filled from a preset, another job or a file.
+
+Every button of the form is a POST to the same address with `do`: submit, fill (with the chosen preset), basic or full,
+check (what would be submitted, and what speaks against it), yaml (the same as a file)."""
 
 from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 from django.contrib import messages
 from django.http import HttpResponse
@@ -8,45 +15,189 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
-from jobs import services
+from jobs import checks, job_file, services
 from jobs.forms import SettingsForm
-from jobs.models import Dataset
-from jobs.views.rows import Asked, whole_number
-from workers.recipes.registry import RECIPES
+from jobs.models import Dataset, Job
+from jobs.views.rows import Asked, job_for, whole_number
+from workers.contract.checks import Finding
+from workers.recipes.registry import RECIPES, Recipe
+
+MODES = ("basic", "full")
+# The newest of them; others are named in a job file.
+JOBS_OFFERED = 200
+
+
+@dataclass
+class Draft:
+    """A job that is not there yet."""
+
+    recipe: Recipe
+    name: str = ""
+    dataset: int = 0
+    settings: dict[str, Any] | None = None
+    cloned_from: Job | None = None
+    errors: dict[str, str] = field(default_factory=dict)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def job_new(request: Asked) -> HttpResponse:
-    asked = request.POST.get("recipe") or request.GET.get("recipe") or next(iter(RECIPES))
-    recipe = RECIPES.get(asked) or next(iter(RECIPES.values()))
-    datasets = Dataset.objects.visible_to(request.user).ready().order_by("name", "-id")
-    data = request.POST if request.method == "POST" else None
-    form = SettingsForm(recipe, data=data)
-    name = request.POST.get("name", "")
-    dataset = whole_number(request.POST.get("dataset") or request.GET.get("dataset"), 0)
-    errors: dict[str, str] = {}
-    if data is not None:
-        try:
-            job = services.submit(
-                owner=request.user,
-                name=name,
-                recipe=recipe.name,
-                dataset=datasets.filter(pk=dataset).first(),
-                settings=form.raw(),
-                actor=request.user,
-            )
-        except services.Refused as refused:
-            errors = form.add_errors(refused.errors)
-        else:
-            messages.success(request, _("Job %(number)d is queued.") % {"number": job.pk})
-            return redirect("job_detail", job.pk)
-    context = {
+    if request.method != "POST":
+        return form_page(request, _draft(request), fill="preset" in request.GET)
+    data = request.POST
+    draft = Draft(_recipe(data.get("recipe")), data.get("name", ""), whole_number(data.get("dataset"), 0))
+    if data.get("cloned_from"):
+        number = whole_number(data["cloned_from"], 0)
+        draft.cloned_from = Job.objects.visible_to(request.user).filter(pk=number).first()
+    do = data.get("do") or "submit"
+    if do in MODES:
+        request.session["form_mode"] = do
+    form = _form(request, draft, fill=do == "fill")
+    if do == "check" and request.htmx:
+        return render(request, "jobs/new_check.html", _check(request, form, draft))
+    if do == "yaml":
+        return yaml_file(_as_yaml(request, form, draft), draft.name or "job")
+    if do != "submit":
+        return _page(request, form, draft)
+    try:
+        job = services.submit(
+            owner=request.user,
+            name=draft.name,
+            recipe=draft.recipe.name,
+            dataset=_dataset(request, draft),
+            settings=form.raw(),
+            actor=request.user,
+            accepted_warnings=_check(request, form, draft)["anyway"],
+            cloned_from=draft.cloned_from,
+        )
+    except services.Warned:
+        return _page(request, form, draft, failed="warned")
+    except services.Refused as refused:
+        draft.errors = form.add_errors(refused.errors)
+        return _page(request, form, draft, failed="refused")
+    messages.success(request, _("Job %(number)d is queued.") % {"number": job.pk})
+    return redirect("job_detail", job.pk)
+
+
+def form_page(request: Asked, draft: Draft, *, fill: bool = False) -> HttpResponse:
+    return _page(request, _form(request, draft, fill=fill), draft)
+
+
+def yaml_file(text: str, name: str) -> HttpResponse:
+    return HttpResponse(
+        text,
+        content_type="application/yaml; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{_file_name(name)}.yaml"'},
+    )
+
+
+def models_on_offer(request: Asked) -> list[tuple[str, str]]:
+    """Jobs of which this user can take the exported weights."""
+    jobs = Job.objects.visible_to(request.user).filter(attempts__artifacts__name="model").distinct().order_by("-pk")
+    return [(str(job.pk), f"#{job.pk} {job.name}") for job in jobs[:JOBS_OFFERED]]
+
+
+# --- where a draft comes from ---------------------------------------------------------------
+
+
+def _draft(request: Asked) -> Draft:
+    """Blank, or like another job: ?clone= with its own settings, ?from= starting from its exported weights."""
+    asked = request.GET
+    dataset = whole_number(asked.get("dataset"), 0)
+    like = asked.get("clone") or asked.get("from")
+    if not like:
+        return Draft(_recipe(asked.get("recipe")), dataset=dataset)
+    job = job_for(request, whole_number(like, 0))
+    if job.newest is None or job.recipe not in RECIPES:
+        return Draft(_recipe(None))
+    settings = job.newest.settings
+    if asked.get("clone"):
+        name = _("%(name)s, again") % {"name": job.name}
+    else:
+        name = _("%(name)s, continued") % {"name": job.name}
+        settings = settings | {"model": settings.get("model", {}) | {"source": "job", "job": job.pk}}
+    return Draft(RECIPES[job.recipe], name[:120], dataset or job.dataset_id or 0, settings, job)
+
+
+def _recipe(name: str | None) -> Recipe:
+    return RECIPES.get(name or "") or next(iter(RECIPES.values()))
+
+
+def _form(request: Asked, draft: Draft, *, fill: bool) -> SettingsForm:
+    data = request.POST if request.method == "POST" and draft.settings is None else None
+    return SettingsForm(
+        draft.recipe,
+        data=data,
+        initial=draft.settings,
+        preset=draft.recipe.preset((data or request.GET).get("preset")),
+        fill=fill,
+        offers={"model.job": models_on_offer(request)},
+    )
+
+
+def _dataset(request: Asked, draft: Draft) -> Dataset | None:
+    return Dataset.objects.visible_to(request.user).filter(pk=draft.dataset).first()
+
+
+# --- what is shown --------------------------------------------------------------------------
+
+
+def _page(request: Asked, form: SettingsForm, draft: Draft, failed: str = "") -> HttpResponse:
+    mode = request.GET.get("mode")
+    if mode in MODES:
+        request.session["form_mode"] = mode
+    context = _check(request, form, draft) | {
         "form": form,
-        "recipe": recipe,
+        "recipe": draft.recipe,
         "recipes": list(RECIPES.values()),
-        "datasets": datasets,
-        "given": {"name": name, "dataset": dataset},
-        "errors": errors,
-        "failed": data is not None,
+        "datasets": Dataset.objects.visible_to(request.user).ready().order_by("name", "-id"),
+        "given": {"name": draft.name, "dataset": draft.dataset},
+        "cloned_from": draft.cloned_from,
+        "errors": draft.errors,
+        "failed": failed,
+        "mode": request.session.get("form_mode", "basic"),
     }
-    return render(request, "jobs/new.html", context, status=422 if data is not None else 200)
+    return render(request, "jobs/new.html", context, status=422 if failed else 200)
+
+
+def _check(request: Asked, form: SettingsForm, draft: Draft) -> dict[str, Any]:
+    """What would be submitted, and what speaks against it."""
+    findings: list[Finding] = []
+    complaints: dict[str, str] = {}
+    dataset = _dataset(request, draft)
+    try:
+        checked = services.validated(draft.recipe.name, form.raw())
+        findings = checks.findings(draft.recipe.name, checked, dataset, request.user, draft.cloned_from)
+    except services.Refused as refused:
+        complaints = refused.errors
+    said = [(finding, checks.in_words(finding)) for finding in findings]
+    warnings = [pair for pair in said if pair[0].level == "warning"]
+    shown = request.POST.getlist("shown")
+    return {
+        "complaints": [(form.title_of(name), text) for name, text in complaints.items()],
+        "blocking": [pair for pair in said if pair[0].level == "error"],
+        "warnings": warnings,
+        # Consent to a warning that the page had not shown is none.
+        "anyway": bool(request.POST.get("anyway")) and all(pair[0].code in shown for pair in warnings),
+        "yaml": _as_yaml(request, form, draft),
+        "command": _command(request, draft, bool(warnings)),
+    }
+
+
+def _as_yaml(request: Asked, form: SettingsForm, draft: Draft) -> str:
+    """As checked, defaults and all; as typed where it cannot be."""
+    settings = form.raw()
+    with suppress(services.Refused):
+        settings = services.validated(draft.recipe.name, settings).model_dump(mode="json")
+    return job_file.dump(name=draft.name, recipe=draft.recipe.name, dataset=_dataset(request, draft), settings=settings)
+
+
+def _command(request: Asked, draft: Draft, anyway: bool) -> str:
+    words = [".venv/bin/python", "manage.py", "submit", f"{_file_name(draft.name or 'job')}.yaml"]
+    words += ["--owner", request.user.get_username()]
+    return " ".join(words) + (" --anyway" if anyway else "")
+
+
+def _file_name(name: str) -> str:
+    """Of letters that every system and every shell takes as they are."""
+    kept = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower())
+    return "-".join(filter(None, kept.split("-")))[:60] or "job"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
@@ -10,6 +12,7 @@ from django.views.decorators.http import require_http_methods
 
 from jobs import services
 from jobs.forms import SettingsForm
+from jobs.views.job_new import models_on_offer
 from jobs.views.rows import Asked, attempt_of, job_for
 from workers.contract.states import ENDED
 from workers.recipes.registry import recipe
@@ -24,7 +27,9 @@ def job_retry(request: Asked, pk: int) -> HttpResponse:
         return redirect("job_detail", job.pk)
     checkpoint = services.newest_good_checkpoint(job)
     data = request.POST if request.method == "POST" else None
-    form = SettingsForm(recipe(job.recipe), data=data, initial=attempt.settings, old=attempt.settings)
+    initial = _longer(attempt.settings) if "longer" in request.GET else attempt.settings
+    offers = {"model.job": models_on_offer(request)}
+    form = SettingsForm(recipe(job.recipe), data=data, initial=initial, old=attempt.settings, offers=offers)
     from_checkpoint = checkpoint is not None and (data is None or data.get("start") == "checkpoint")
     errors: dict[str, str] = {}
     preview = data is not None and "preview" in data
@@ -48,3 +53,12 @@ def job_retry(request: Asked, pk: int) -> HttpResponse:
         "preview": preview and not failed,
     }
     return render(request, "jobs/retry.html", context, status=422 if failed else 200)
+
+
+def _longer(settings: dict[str, Any]) -> dict[str, Any]:
+    """Twice as long, for a job that has ended well and goes on from its last checkpoint."""
+    training = dict(settings.get("training") or {})
+    for name in ("epochs", "max_steps"):
+        if training.get(name):
+            training[name] *= 2
+    return settings | {"training": training} if training else settings

@@ -96,7 +96,13 @@ def submit(owner: User, data: Dataset, name: str, **changes: Any) -> Job:
         group, field = key.split("__")
         chosen.setdefault(group, {})[field] = value
     return services.submit(
-        owner=owner, name=name, recipe="text_classification", dataset=data, settings=chosen, actor=owner
+        owner=owner,
+        name=name,
+        recipe="text_classification",
+        dataset=data,
+        settings=chosen,
+        actor=owner,
+        accepted_warnings=True,
     )
 
 

@@ -97,7 +97,7 @@ def test_the_scan_of_templates_sees_text_and_attributes() -> None:
 NAMES = {
     "Evenkeel", "English", "PaddlePaddle", "PaddleNLP", "Paddle", "Inference", "ERNIE", "AdamW", "LayerNorm", "AMP",
     "Dropout", "Transformer", "Redis", "Hub", "Rank", "rank", "token", "CPU", "GPU", "MB", "GiB", "MiB", "KiB",
-    "JSON", "SHA", "UTC", "UID", "ID", "JavaScript", "Cookie", "worker", "float", "fp", "bf", "NaN", "scratch",
+    "JSON", "SHA", "UTC", "UID", "ID", "JavaScript", "Cookie", "worker", "float", "fp", "YAML", "bf", "NaN", "scratch",
     "job", "folder", "hub", "ernie", "base", "zh", "nano", "train", "dev", "python", "paddlepaddle", "paddlenlp",
     "evenkeel", "device", "cpu", "sha", "text", "label", "none", "ms",
 }  # fmt: skip
@@ -178,6 +178,8 @@ def test_pages_are_chinese_from_top_to_bottom(rows: dict[str, Any], client: Clie
         "/?q=没有",
         "/?status=failed",
         "/jobs/new/",
+        "/jobs/new/?mode=full&preset=small",
+        "/jobs/new/import/",
         "/hosts/",
         "/not-there/",
         f"/jobs/{rows['ended'].pk}/retry/",

@@ -24,10 +24,11 @@ def submit(owner: User, dataset: Dataset) -> Callable[..., Attempt]:
     def submit(devices: int = 1, priority: int = 0, nodes: int = 1) -> Attempt:
         job = services.submit(
             owner=owner,
+            accepted_warnings=True,
             name="x",
             recipe="text_classification",
             dataset=dataset,
-            settings={"devices": {"devices_per_node": devices}},
+            settings={"devices": {"devices_per_node": devices}, "training": {"batch_size": 4}},
             actor=owner,
             priority=priority,
         )

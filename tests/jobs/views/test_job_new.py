@@ -7,7 +7,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from jobs.forms import SettingsForm, shown
-from jobs.models import Dataset, Job
+from jobs.models import Artifact, Dataset, Job
 from tests.jobs.views.conftest import People
 from workers.recipes.registry import recipe
 
@@ -144,3 +144,144 @@ def test_values_are_written_as_one_would_type_them() -> None:
     assert [shown(value) for value in (5e-5, 65536.0, 1e4, 0.1, 1e-8, 2.0**40, None, True, 3)] == [
         "5e-5", "65536", "10000", "0.1", "1e-8", "1099511627776", "", "True", "3",
     ]  # fmt: skip
+
+
+# --- checks across fields -------------------------------------------------------------------
+
+WARNED = {"loss_scaling__init_scale": "1024"}
+
+
+def test_a_warning_wants_a_tick_and_is_then_recorded(people: People, dataset: Dataset) -> None:
+    asked = people.owner.post(URL, filled(dataset, **WARNED))
+    assert asked.status_code == 422 and not Job.objects.exists()
+    assert "The job was not submitted yet: there are warnings." in asked.text
+    assert asked.text.count("Loss scaling was changed, but it is used with fp16 only") == 2
+    assert 'value="1024"' in asked.text
+    done = people.owner.post(URL, filled(dataset, **WARNED) | {"anyway": "on", "shown": "loss_scaling_unused"})
+    assert done.status_code == 302
+    assert Job.objects.get().events.filter(kind="warning_accepted").count() == 1
+    assert "Submitted in spite of a warning" in people.owner.get(done["Location"]).text
+
+
+def test_a_tick_does_not_cover_a_warning_that_was_not_shown(people: People, dataset: Dataset) -> None:
+    answer = people.owner.post(
+        URL,
+        filled(dataset, **WARNED, optimizer__weight_decay="0", regularisation__dropout="0")
+        | {"anyway": "on", "shown": "loss_scaling_unused"},
+    )
+    assert answer.status_code == 422 and not Job.objects.exists()
+    assert answer.context["anyway"] is False
+
+
+def test_an_error_across_fields_hangs_on_its_field_and_no_tick_helps(people: People, dataset: Dataset) -> None:
+    answer = people.owner.post(URL, filled(dataset, training__batch_size="101") | {"anyway": "on"})
+    assert answer.status_code == 422 and not Job.objects.exists()
+    assert "larger than the training set of 100 rows" in answer.context["form"].field("training.batch_size").error
+
+
+def test_the_check_alone_submits_nothing_and_a_live_one_is_a_part_of_the_page(people: People, dataset: Dataset) -> None:
+    data = filled(dataset, **WARNED) | {"do": "check"}
+    whole = people.owner.post(URL, data)
+    part = people.owner.post(URL, data, headers={"hx-request": "true"})
+    assert whole.status_code == part.status_code == 200 and not Job.objects.exists()
+    assert "<html" in whole.text and "<html" not in part.text
+    for answer in (whole, part):
+        assert "Loss scaling was changed" in answer.text
+        assert ".venv/bin/python manage.py submit my-job.yaml --owner olga --anyway" in answer.text
+        assert "init_scale: 1024.0" in answer.text
+
+
+def test_a_check_says_what_is_wrong_with_single_fields_too(people: People, dataset: Dataset) -> None:
+    data = filled(dataset, optimizer__learning_rate="fast") | {"do": "check"}
+    text = people.owner.post(URL, data, headers={"hx-request": "true"}).text
+    assert "Learning rate: Must be a number, not “fast”." in text
+    assert "learning_rate: fast" in text
+
+
+# --- presets and modes ----------------------------------------------------------------------
+
+
+def test_a_preset_fills_its_own_fields_and_keeps_what_was_typed_elsewhere(people: People, dataset: Dataset) -> None:
+    data = filled(dataset, optimizer__learning_rate="0.5", data__max_length="99") | {"do": "fill", "preset": "small"}
+    form = people.owner.post(URL, data).context["form"]
+    values = {item.name: item.value for item in form.fields()}
+    assert values["optimizer.learning_rate"] == "5e-5"
+    assert values["optimizer.weight_decay"] == "0.0005"
+    assert values["regularisation.dropout"] == "0.3"
+    assert values["early_stopping.patience"] == "3"
+    assert values["data.max_length"] == "99"
+    assert not form.changes
+
+
+def test_a_preset_can_be_asked_for_by_address(people: People, dataset: Dataset) -> None:
+    form = people.owner.get(URL + "?preset=scratch").context["form"]
+    assert form.field("clipping.max_norm").value == "5"
+    assert form.field("optimizer.learning_rate").value == "0.0005"
+
+
+def test_the_difference_to_the_preset_is_shown_by_field_and_together(people: People, dataset: Dataset) -> None:
+    answer = people.owner.post(URL, filled(dataset, clipping__max_norm="2") | {"do": "check", "preset": "scratch"})
+    assert [item.name for item in answer.context["form"].changes] == [
+        "training.epochs",
+        "optimizer.learning_rate",
+        "clipping.max_norm",
+    ]
+    assert "Difference to the preset “From scratch”" in answer.text
+    assert "preset: 0.0005" in answer.text
+
+
+def test_the_standard_preset_is_what_the_untouched_form_has(people: People) -> None:
+    assert people.owner.get(URL).context["form"].changes == []
+
+
+def test_the_mode_is_remembered_and_nothing_typed_is_lost(people: People, dataset: Dataset) -> None:
+    assert people.owner.get(URL).context["mode"] == "basic"
+    answer = people.owner.post(URL, filled(dataset, training__seed="4242") | {"do": "full"})
+    assert answer.context["mode"] == "full" and 'value="4242"' in answer.text
+    assert people.owner.get(URL).context["mode"] == "full"
+    assert people.owner.get(URL + "?mode=basic").context["mode"] == "basic"
+    assert people.other.get(URL).context["mode"] == "basic"
+
+
+# --- like another job -----------------------------------------------------------------------
+
+
+def test_a_clone_has_the_settings_and_the_dataset_of_its_model(people: People, job: Job) -> None:
+    assert job.newest is not None
+    job.newest.settings["training"]["epochs"] = 17
+    job.newest.save()
+    answer = people.owner.get(f"{URL}?clone={job.pk}")
+    form = answer.context["form"]
+    assert form.field("training.epochs").value == "17"
+    assert answer.context["given"] == {"name": "sentiment, again", "dataset": job.dataset_id}
+    assert f'name="cloned_from" value="{job.pk}"' in answer.text
+
+
+def test_only_visible_jobs_can_be_cloned_or_started_from(people: People, job: Job) -> None:
+    for way in ("clone", "from"):
+        asked = people.ask(f"{URL}?{way}={job.pk}")
+        assert asked == {"anonymous": 302, "owner": 200, "other": 404, "staff": 200}
+    assert people.owner.get(f"{URL}?clone=999").status_code == 404
+
+
+def test_what_a_clone_changes_in_ranks_is_noticed(people: People, job: Job, dataset: Dataset) -> None:
+    data = filled(dataset, devices__devices_per_node="2") | {"do": "check"}
+    assert "ran on 1 ranks" in people.owner.post(URL, data | {"cloned_from": str(job.pk)}).text
+    assert "ran on 1 ranks" not in people.owner.post(URL, data).text
+    assert "ran on 1 ranks" not in people.other.post(URL, data | {"cloned_from": str(job.pk)}).text
+
+
+def test_models_on_offer_are_those_of_visible_jobs(people: People, job: Job) -> None:
+    assert job.newest is not None
+    Artifact.objects.create(attempt=job.newest, name="model", key="artifacts/x/model", bytes=1, sha256="0" * 64)
+    offered = (str(job.pk), f"#{job.pk} sentiment")
+    assert people.owner.get(URL).context["form"].field("model.job").offers == [offered]
+    assert people.other.get(URL).context["form"].field("model.job").offers == []
+    form = people.owner.get(f"{URL}?from={job.pk}").context["form"]
+    assert form.field("model.source").value == "job" and form.field("model.job").value == str(job.pk)
+
+
+def test_a_chosen_model_that_is_gone_stays_to_be_seen(people: People, dataset: Dataset) -> None:
+    answer = people.owner.post(URL, filled(dataset, model__source="job", model__job="77"))
+    assert answer.status_code == 422
+    assert '<option value="77" selected>77</option>' in answer.text

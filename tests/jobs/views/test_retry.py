@@ -104,3 +104,18 @@ def test_an_error_starts_nothing_and_keeps_what_was_typed(people: People, failed
 def test_what_is_still_in_progress_is_not_retried(people: People, job: Job) -> None:
     answer = people.owner.post(f"/jobs/{job.pk}/retry/", filled(job), follow=True)
     assert job.attempts.count() == 1 and "still in progress" in answer.text
+
+
+def test_training_longer_is_a_retry_from_the_last_checkpoint_with_twice_the_epochs(
+    people: People, job: Job, attempt: Attempt
+) -> None:
+    for status in (Status.STARTING, Status.RUNNING):
+        services.transition(attempt, status)
+    services.transition(attempt, Status.SUCCEEDED, reason=EndReason.COMPLETED)
+    page = people.owner.get(f"/jobs/{job.pk}/")
+    assert "Train longer…" not in page.text, "there is no checkpoint to go on from"
+    Checkpoint.objects.create(attempt=attempt, step=90, applied=88, key="c", bytes=1, good=True)
+    assert f'href="/jobs/{job.pk}/retry/?longer=1"' in people.owner.get(f"/jobs/{job.pk}/").text
+    answer = people.owner.get(f"/jobs/{job.pk}/retry/?longer=1")
+    assert [(item.name, item.value) for item in answer.context["form"].changes] == [("training.epochs", "6")]
+    assert answer.context["from_checkpoint"]
