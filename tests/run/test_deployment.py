@@ -72,6 +72,14 @@ def test_no_password_is_written_down_or_passed_as_an_argument() -> None:
         assert not re.search(r"(?<!\$)\$\{?(POSTGRES|REDIS)_PASSWORD|SECRET_KEY", arguments), name
 
 
+def test_every_variable_can_be_set_in_containers() -> None:
+    known = set(re.findall(r"^#([A-Z][A-Z0-9_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE))
+    # For `manage.py up` and for finding errors, or fixed in the images.
+    elsewhere = {"PORT", "DEBUG", "UPLOT_DIR", "STATIC_ROOT", "DATA_DIR", "MODEL_ROOTS"}
+    used = set(re.findall(r"[A-Z][A-Z0-9_]+", (ROOT / "docker-compose.yml").read_text()))
+    assert known - used == elsewhere
+
+
 def test_redis_loses_no_message_because_it_is_full_and_keeps_them_through_a_restart() -> None:
     command = SERVICES["redis"]["command"][-1]
     assert "--maxmemory-policy noeviction" in command and "--appendonly yes" in command

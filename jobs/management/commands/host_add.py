@@ -141,7 +141,7 @@ class Command(BaseCommand):
             # Same on web and hosts.
             *(
                 f"{shared}={os.environ[shared]}"
-                for shared in ("LOG_CAP_BYTES", "EVENKEEL_RECIPES")
+                for shared in ("DATASET_ROOTS", "LOG_CAP_BYTES", "EVENKEEL_RECIPES")
                 if os.environ.get(shared)
             ),
         ]
