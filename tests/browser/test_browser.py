@@ -46,7 +46,7 @@ def test_log_in_fill_the_form_wrongly_then_rightly_and_find_the_job_in_the_datab
     page.get_by_label("Learning rate").fill("fast")
     page.get_by_label("Epochs").fill("2")
     page.get_by_role("button", name="Submit").click()
-    expect(page.get_by_text("Must be a number, not “fast”.")).to_be_visible()
+    expect(page.locator(".field-error")).to_contain_text("Must be a number, not “fast”.")
     expect(page.get_by_label("Epochs")).to_have_value("2")
     assert not Job.objects.exists()
 

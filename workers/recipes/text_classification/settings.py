@@ -66,12 +66,12 @@ class ModelSettings(SettingsGroup):
         basic=True,
     )
     job: int | None = setting(
-        None, "Job number", "For “job”: whose exported model to start from.", ge=1, le=1_000_000_000
+        None, "Job number", "For “job”: whose exported model to start from.", basic=True, ge=1, le=1_000_000_000
     )
     folder: str | None = setting(
-        None, "Folder", "For “folder”: path below a model root, such as ernie-3.0-base-zh.", max_length=300
+        None, "Folder", "For “folder”: path below a model root, such as ernie-3.0-base-zh.", basic=True, max_length=300
     )
-    name: str | None = setting(None, "Hub name", "For “hub”: such as ernie-3.0-nano-zh.", max_length=200)
+    name: str | None = setting(None, "Hub name", "For “hub”: such as ernie-3.0-nano-zh.", basic=True, max_length=200)
     hidden_size: int = setting(128, "Hidden size", "Width of the model.", ge=8, le=4096)
     layers: int = setting(2, "Layers", "Transformer layers.", ge=1, le=48)
     heads: int = setting(4, "Heads", "Attention heads; must divide the hidden size.", ge=1, le=64)
