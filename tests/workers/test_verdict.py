@@ -43,6 +43,18 @@ def test_a_survivor_that_could_still_say_that_it_lost_its_peer_is_not_the_cause(
     assert (found.reason, found.rank) == (EndReason.CRASHED_BY_SIGNAL, 1)
 
 
+@pytest.mark.parametrize(
+    ("detail", "reason"),
+    [
+        ("RuntimeError: [gloo/transport/tcp/pair.cc:584] TIMEOUT self_rank = 1 pair_rank = 0", "crashed_by_signal"),
+        ("ValueError: of its own", "trainer_error"),
+    ],
+)
+def test_a_survivor_may_even_be_faster_than_the_news_of_the_death(detail: str, reason: str) -> None:
+    outcomes = {1: outcome("trainer_error", 1, 1.0) | {"detail": detail}}
+    assert verdict(exit_of(0, -9, 1.01), exit_of(1, 1, 2.0), outcomes=outcomes) == reason
+
+
 def test_an_error_of_one_rank_explains_the_abort_of_the_other_that_came_later() -> None:
     outcomes = {0: outcome("trainer_error", 0, 1.0)}
     assert verdict(exit_of(0, 1, 1.5), exit_of(1, -6, 2.0), outcomes=outcomes) is EndReason.TRAINER_ERROR

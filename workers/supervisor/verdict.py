@@ -10,6 +10,10 @@ from typing import Any
 from workers.contract.messages import Request
 from workers.contract.states import EndReason, Status
 
+# The kernel closes a dying process's connections some time before its parent learns that it has ended.
+DIES_LATE_S = 2.0
+_LOST_PEER = re.compile(r"\bgloo\b|\bnccl|connection (closed|reset)", re.IGNORECASE)
+
 _BY_REQUEST = {
     Request.CANCEL: EndReason.CANCELLED,
     Request.PAUSE: EndReason.PAUSED,
@@ -81,7 +85,8 @@ def judge(facts: Facts) -> Verdict:
     for outcome in on_purpose:
         if EndReason(outcome["end_reason"]).status is not Status.SUCCEEDED:
             # A survivor may still be able to say that it lost its peer: that is not the cause.
-            if first is not None and first.clock < outcome["clock"]:
+            late_s = DIES_LATE_S if _LOST_PEER.search(str(outcome.get("detail"))) else 0.0
+            if first is not None and first.clock < outcome["clock"] + late_s:
                 break
             return _from_outcome(outcome)
 

@@ -85,6 +85,9 @@ def explain(error: BaseException, rank: int) -> TrainingFailed:
         return TrainingFailed(EndReason.DISK_FULL, detail, rank=rank)
     if isinstance(error, MemoryError) or "ResourceExhausted" in text or "Out of memory" in text:
         return TrainingFailed(EndReason.OUT_OF_MEMORY, detail, rank=rank)
+    if "/gloo/" in text:
+        # The rank that is to blame cannot say so: it is dead, hangs, or cannot be reached.
+        return TrainingFailed(EndReason.TRAINER_ERROR, f"Rank {rank} lost contact with another rank: {detail}")
     return TrainingFailed(EndReason.TRAINER_ERROR, detail, rank=rank)
 
 
