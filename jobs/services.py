@@ -8,7 +8,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from pydantic import ValidationError
@@ -129,12 +129,20 @@ def _by_setting(findings: list[Finding]) -> dict[str, str]:
     return {name: " ".join(of_setting) for name, of_setting in texts.items()}
 
 
-def retry(job: Job, *, actor: User | None, settings: dict[str, Any], from_checkpoint: bool) -> Attempt:
-    """A new attempt with `settings`, from the newest good checkpoint of the job if asked and if there is one."""
+def retry(
+    job: Job, *, actor: User | None, settings: dict[str, Any], from_checkpoint: bool, checkpoint: int | None = None
+) -> Attempt:
+    """A new attempt with `settings`: from the beginning, or from the checkpoint with the key `checkpoint`, or (None)
+    from the newest good one if there is one."""
     checked = validated(job.recipe, settings)
     with transaction.atomic():
         job, previous = _locked(job)
         _must_have_ended(previous)
+        start_from = newest_good_checkpoint(job, lock=True) if from_checkpoint else None
+        if from_checkpoint and checkpoint is not None:
+            start_from = _usable(job).select_for_update(of=("self",)).filter(pk=checkpoint).first()
+            if start_from is None:
+                raise Refused({"": _("That checkpoint is no longer there. Please choose another one.")})
         if _source_job(checked) == _source_job(_settings_of(job, previous)):
             model_key = previous.model_key
         else:
@@ -146,7 +154,7 @@ def retry(job: Job, *, actor: User | None, settings: dict[str, Any], from_checkp
             cause=Attempt.Cause.RETRY,
             actor=actor,
             model_key=model_key,
-            start_from=newest_good_checkpoint(job, lock=True) if from_checkpoint else None,
+            start_from=start_from,
         )
 
 
@@ -483,8 +491,31 @@ def _model_key(settings: SettingsGroup, owner: User) -> str:
 
 def newest_good_checkpoint(job: Job, *, lock: bool = False) -> Checkpoint | None:
     """The one a continuation starts from. Locked, it cannot be pruned before the attempt refers to it."""
-    usable = Checkpoint.objects.usable().filter(attempt__job=job).order_by("-attempt__number", "-step")
-    return (usable.select_for_update(of=("self",)) if lock else usable).first()
+    usable = _usable(job).select_for_update(of=("self",)) if lock else _usable(job)
+    doubtful = doubtful_checkpoints(job)
+    return next((checkpoint for checkpoint in usable if checkpoint.pk not in doubtful), None)
+
+
+def good_checkpoints(job: Job) -> list[Checkpoint]:
+    """All that a retry can start from, the newest first."""
+    return list(_usable(job))
+
+
+def doubtful_checkpoints(job: Job) -> set[int]:
+    """Finite, and yet the very next step went wrong, or things were wrong already: the weights are too far out, or the
+    next batch is broken. Starting there would fail again at once."""
+    failed = job.attempts.filter(
+        end_reason__in=[EndReason.NON_FINITE, EndReason.LOSS_SCALE_COLLAPSED, EndReason.DIVERGED],
+        end_step__isnull=False,
+    )
+    bad = Q(pk__in=[])
+    for attempt, start, step in failed.values_list("pk", "start_from", "end_step"):
+        bad |= Q(step__gte=(step or 0) - 1) & (Q(attempt=attempt) | Q(pk=start))
+    return set(Checkpoint.objects.filter(bad, attempt__job=job).values_list("pk", flat=True))
+
+
+def _usable(job: Job) -> QuerySet[Checkpoint]:
+    return Checkpoint.objects.usable().filter(attempt__job=job).order_by("-attempt__number", "-step")
 
 
 def _locked(job: Job) -> tuple[Job, Attempt]:

@@ -1,4 +1,5 @@
-"""Which queued attempt goes where: by priority, then by age; all its nodes at once, or none.
+"""Which queued attempt goes where: by priority, then by age; all its nodes at once, or none. What a host's
+shutdown has interrupted goes before what was only waiting.
 
 An attempt goes to GPU hosts if there are any, else to CPU hosts, and never to both. One that must wait for
 devices keeps for itself the hosts it could use, so that smaller ones behind it do not starve it; one that
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from django.db import IntegrityError, transaction
+from django.db.models import Case, When
 from django.utils import timezone
 
 from jobs import services
@@ -36,7 +38,9 @@ class Room:
 
 def run() -> int:
     """Places what can be placed now; returns how many."""
-    queued = list(Attempt.objects.queued().filter(leave="").select_related("job").order_by("-job__priority", "pk"))
+    waiting = Attempt.objects.queued().filter(leave="").select_related("job")
+    interrupted = Case(When(cause=Attempt.Cause.DRAIN, then=0), default=1)
+    queued = list(waiting.order_by("-job__priority", interrupted, "pk"))
     if not queued:
         return 0
     rooms = _rooms()

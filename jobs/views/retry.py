@@ -13,9 +13,12 @@ from django.views.decorators.http import require_http_methods
 from jobs import services
 from jobs.forms import SettingsForm
 from jobs.views.job_new import models_on_offer
-from jobs.views.rows import Asked, attempt_of, job_for
+from jobs.views.rows import Asked, attempt_of, job_for, whole_number
 from workers.contract.states import ENDED
 from workers.recipes.registry import recipe
+
+# Where to start: this, or the key of a checkpoint.
+SCRATCH = "scratch"
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -25,17 +28,24 @@ def job_retry(request: Asked, pk: int) -> HttpResponse:
     if attempt.status not in ENDED:
         messages.error(request, _("Attempt %(number)d is still in progress.") % {"number": attempt.number})
         return redirect("job_detail", job.pk)
-    checkpoint = services.newest_good_checkpoint(job)
+    checkpoints, doubtful = services.good_checkpoints(job), services.doubtful_checkpoints(job)
+    suggested = next((str(checkpoint.pk) for checkpoint in checkpoints if checkpoint.pk not in doubtful), SCRATCH)
     data = request.POST if request.method == "POST" else None
     initial = _longer(attempt.settings) if "longer" in request.GET else attempt.settings
     offers = {"model.job": models_on_offer(request)}
     form = SettingsForm(recipe(job.recipe), data=data, initial=initial, old=attempt.settings, offers=offers)
-    from_checkpoint = checkpoint is not None and (data is None or data.get("start") == "checkpoint")
+    start = suggested if data is None else data.get("start", suggested)
     errors: dict[str, str] = {}
     preview = data is not None and "preview" in data
     if data is not None and form.is_valid() and not preview:
         try:
-            made = services.retry(job, actor=request.user, settings=form.settings, from_checkpoint=from_checkpoint)
+            made = services.retry(
+                job,
+                actor=request.user,
+                settings=form.settings,
+                from_checkpoint=start != SCRATCH,
+                checkpoint=whole_number(start, 0) if start != SCRATCH else None,
+            )
         except services.Refused as refused:
             errors = form.add_errors(refused.errors)
         else:
@@ -46,8 +56,9 @@ def job_retry(request: Asked, pk: int) -> HttpResponse:
         "job": job,
         "attempt": attempt,
         "form": form,
-        "checkpoint": checkpoint,
-        "from_checkpoint": from_checkpoint,
+        "checkpoints": checkpoints,
+        "doubtful": doubtful,
+        "start": start,
         "errors": errors,
         "failed": failed,
         "preview": preview and not failed,

@@ -248,7 +248,7 @@ def fail_with_nan(job: Job, place: Host | None = None, *, at: int = 341) -> Atte
     attempt = start(job, place)
     for rank in range(attempt.devices_per_node):
         add_steps(attempt, records(1, at + 19, rank=rank, nan_from=at), rank)
-    checkpoint(attempt, 200)
+    checkpoint(attempt, 200 if at > 201 else at // 2)
     end(
         attempt,
         EndReason.NON_FINITE,

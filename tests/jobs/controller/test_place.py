@@ -61,6 +61,14 @@ def test_the_higher_priority_goes_first_and_then_the_older(submit: Any, add_host
     assert second.status == Status.QUEUED
 
 
+def test_what_a_shutdown_interrupted_goes_before_what_was_only_waiting(submit: Any, add_host: Any) -> None:
+    waiting, interrupted = submit(), submit()
+    Attempt.objects.filter(pk=interrupted.pk).update(cause=Attempt.Cause.DRAIN)
+    add_host("one", devices=1)
+    assert place.run() == 1
+    assert _where(interrupted) == [("one", [0])] and _where(waiting) == []
+
+
 def test_no_device_is_ever_given_twice(submit: Any, add_host: Any) -> None:
     for _ in range(9):
         submit()

@@ -79,8 +79,8 @@ def test_only_what_is_filled_in_is_changed(admin: Client, failed: list[Job]) -> 
         assert new is not None and new.number == 2 and new.asked_by is not None
         assert new.asked_by.get_username() == "root"
         assert [change["name"] for change in new.settings_changed] == ["optimizer.learning_rate"]
-        assert new.start_from is not None and new.start_from.step == 200
-        assert f"#{job.pk} {job.name}: attempt 2 is queued, from step 200." in answer.text
+        assert new.start_from is not None and new.start_from.step == 15
+        assert f"#{job.pk} {job.name}: attempt 2 is queued, from step 15." in answer.text
 
 
 def test_a_setting_that_may_be_empty_is_emptied_by_none(admin: Client, failed: list[Job]) -> None:

@@ -66,7 +66,7 @@ def test_the_form_shows_the_old_settings_the_reason_and_the_checkpoint(
 def test_a_retry_is_a_new_attempt_with_who_asked_and_what_changed(
     people: People, failed: Job, checkpoint: Checkpoint, owner: User
 ) -> None:
-    data = filled(failed, optimizer__learning_rate="1e-5", start="checkpoint")
+    data = filled(failed, optimizer__learning_rate="1e-5", start=str(checkpoint.pk))
     answer = people.owner.post(f"/jobs/{failed.pk}/retry/", data)
     assert answer.status_code == 302
     failed.refresh_from_db()
@@ -118,4 +118,21 @@ def test_training_longer_is_a_retry_from_the_last_checkpoint_with_twice_the_epoc
     assert f'href="/jobs/{job.pk}/retry/?longer=1"' in people.owner.get(f"/jobs/{job.pk}/").text
     answer = people.owner.get(f"/jobs/{job.pk}/retry/?longer=1")
     assert [(item.name, item.value) for item in answer.context["form"].changes] == [("training.epochs", "6")]
-    assert answer.context["from_checkpoint"]
+    assert answer.context["start"] == str(Checkpoint.objects.get().pk)
+
+
+def test_every_kept_checkpoint_is_on_offer_and_one_right_before_the_failure_is_not_suggested(
+    people: People, failed: Job, checkpoint: Checkpoint, attempt: Attempt
+) -> None:
+    late = Checkpoint.objects.create(attempt=attempt, step=6, applied=6, key="checkpoints/x/6", bytes=1, good=True)
+    answer = people.owner.get(f"/jobs/{failed.pk}/retry/")
+    assert answer.context["checkpoints"] == [late, checkpoint] and answer.context["doubtful"] == {late.pk}
+    assert answer.context["start"] == str(checkpoint.pk)
+    people.owner.post(f"/jobs/{failed.pk}/retry/", filled(failed, start=str(late.pk)))
+    failed.refresh_from_db()
+    assert failed.newest is not None and failed.newest.start_from == late
+
+
+def test_a_checkpoint_of_another_job_is_no_place_to_start(people: People, failed: Job, checkpoint: Checkpoint) -> None:
+    answer = people.owner.post(f"/jobs/{failed.pk}/retry/", filled(failed, start=str(checkpoint.pk + 1)))
+    assert answer.status_code == 422 and "no longer there" in answer.text and failed.attempts.count() == 1
