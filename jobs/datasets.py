@@ -406,10 +406,9 @@ def register(
         if known is not None:
             return known, False
         if baseline:
-            columns = ["--text-column", text_column, "--label-column", label_column]
             recipe = "workers.recipes.text_classification"
-            outcome.statistics["baselines"] |= said_by(f"{recipe}.baseline", target, columns)
-            outcome.statistics["first_batch"] = said_by(f"{recipe}.first_batch", target, columns)
+            outcome.statistics["baselines"] |= said_by(f"{recipe}.baseline", target)
+            outcome.statistics["first_batch"] = said_by(f"{recipe}.first_batch", target)
         target.rename(settings.STORAGE_ROOT / dataset_key(uid))
     finally:
         shutil.rmtree(target, ignore_errors=True)

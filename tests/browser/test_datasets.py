@@ -172,7 +172,9 @@ def test_memory_stays_flat_during_an_upload_of_200_mb(site: Site, owner: Any) ->
 
 def _process_on(port: str) -> int:
     listed = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    return next(int(line.split()[0]) for line in listed.splitlines() if f"webapp.asgi:application --port {port}" in line)
+    return next(
+        int(line.split()[0]) for line in listed.splitlines() if f"webapp.asgi:application --port {port}" in line
+    )
 
 
 def _memory_mb(pid: int) -> int:

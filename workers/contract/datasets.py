@@ -35,7 +35,7 @@ class _Frozen(BaseModel):
 
 
 class Reading(_Frozen):
-    """How the files are read: form, columns, labels, split."""
+    """How the files are read: form, columns, labels, split. What is written has the columns “text” and “label”."""
 
     format: Literal["table", "jsonl"] = "jsonl"
     delimiter: Literal[",", ";", "\t", "|"] = ","

@@ -90,7 +90,7 @@ def check(sources: list[Source], reading: Reading, scratch: Path, target: Path, 
             if findings.fit:
                 stage("looking for duplicates", 0, 0)
                 outcome.statistics = _measure(rows, splits, findings)
-                outcome.statistics["samples"] = _write(scratch / "rows.jsonl", splits, reading, target, stage)
+                outcome.statistics["samples"] = _write(scratch / "rows.jsonl", splits, target, stage)
                 outcome.labels = sorted(rows.labels) if not reading.labels else list(reading.labels)
                 outcome.splits = dict(outcome.statistics["rows"])
                 outcome.content_hash = content_hash(target)
@@ -251,9 +251,16 @@ class _Rows:
         self.number_of.append(number)
         self.file_of.append(file)
         self.split_of.append(split)
+        line = row.line
+        if not line or (reading.text_column, reading.label_column) != ("text", "label"):
+            # Under the names that the recipes' settings have by default.
+            chosen = {reading.text_column, reading.label_column, "text", "label"}
+            rest = {column: value for column, value in values.items() if column not in chosen}
+            values = {"text": text, "label": values[reading.label_column], **rest}
+            line = json.dumps(values, ensure_ascii=False).encode("utf-8", "replace")
         if len(self.columns) < parsing.MOST_COLUMNS:
             self.columns.update(map(printable, values))
-        lines.write((row.line or json.dumps(values, ensure_ascii=False).encode("utf-8", "replace")) + b"\n")
+        lines.write(line + b"\n")
         return None
 
     def _weight(self, values: dict[str, Any], number: int, name: str) -> BadRow | None:
@@ -435,9 +442,7 @@ def _again(hashes: Numbers) -> Numbers:
 # --- the second pass -------------------------------------------------------------------------
 
 
-def _write(
-    lines: Path, codes: Numbers, reading: Reading, target: Path, stage: Stage
-) -> dict[str, list[dict[str, str]]]:
+def _write(lines: Path, codes: Numbers, target: Path, stage: Stage) -> dict[str, list[dict[str, str]]]:
     """train.jsonl and dev.jsonl, flushed to disk; returns the first rows of each, cut to what a page shows."""
     samples: dict[str, list[dict[str, str]]] = {split: [] for split in SPLITS}
     files = {split: (target / f"{split}.jsonl").open("wb") for split in SPLITS}
@@ -452,8 +457,8 @@ def _write(
                 files[split].write(line)
                 if len(samples[split]) < SAMPLES:
                     row = json.loads(line)
-                    text = printable(row[reading.text_column], SAMPLE_CHARACTERS)
-                    samples[split].append({"text": text, "label": printable(str(row[reading.label_column]), 200)})
+                    text = printable(row["text"], SAMPLE_CHARACTERS)
+                    samples[split].append({"text": text, "label": printable(str(row["label"]), 200)})
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())

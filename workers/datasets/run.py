@@ -128,17 +128,15 @@ def _from_paddlenlp(order: Order) -> list[Source]:
 
 def _add_what_the_recipe_says(order: Order, folder: Path, outcome: Outcome, beats: _Beats) -> None:
     """Baselines and the first batch, where the trainer's packages are; a dataset is as good without."""
-    reading = order.spec.reading
-    columns = ["--text-column", reading.text_column, "--label-column", reading.label_column]
     beats.stage("measuring a simple baseline", 0, 0)
-    outcome.statistics["baselines"] |= said_by(_BASELINE, folder, columns)
+    outcome.statistics["baselines"] |= said_by(_BASELINE, folder)
     beats.stage("looking at what the model sees", 0, 0)
-    outcome.statistics["first_batch"] = said_by(_FIRST_BATCH, folder, columns)
+    outcome.statistics["first_batch"] = said_by(_FIRST_BATCH, folder)
 
 
-def said_by(module: str, folder: Path, arguments: list[str]) -> dict[str, Any]:
+def said_by(module: str, folder: Path) -> dict[str, Any]:
     """The JSON object that the module prints; {} if it cannot, for want of packages or of time."""
-    command = [sys.executable, "-m", module, str(folder), *arguments]
+    command = [sys.executable, "-m", module, str(folder)]
     try:
         result = subprocess.run(command, cwd=BASE_DIR, capture_output=True, text=True, timeout=_EXTRA_S)
         said = json.loads(result.stdout.strip().splitlines()[-1]) if result.returncode == 0 else {}

@@ -178,3 +178,18 @@ def test_only_what_lies_below_a_root_is_opened(tmp_path: Path) -> None:
         places.open_below(root / "good.csv", [])
     with pytest.raises(Unreadable):
         places.open_below(Path("good.csv"), [root])
+
+
+@pytest.mark.parametrize(
+    ("body", "reading"),
+    [
+        ("内容,标签,text\n" + "".join(f"好 {i},{'ab'[i % 2]},x\n" for i in range(40)), TABLE),
+        ("".join(f'{{"内容": "好 {i}", "标签": "{"ab"[i % 2]}"}}\n' for i in range(40)), Reading()),
+    ],
+)
+def test_text_and_label_are_stored_under_the_names_that_settings_have_by_default(
+    checked: Any, tmp_path: Path, body: str, reading: Reading
+) -> None:
+    outcome = checked(body, reading=reading.model_copy(update={"text_column": "内容", "label_column": "标签"}))
+    assert outcome.columns == ["label", "text"]
+    assert lines(tmp_path, "train")[0] == {"text": "好 0", "label": "a"}
