@@ -158,7 +158,7 @@ def test_a_job_that_went_nan_is_found_by_its_reason_and_retried_by_an_admin(
     page.get_by_role("link", name="absurd").click()
     expect(page.locator("#status")).to_contain_text("Loss was NaN at step 341 on rank 1")
     page.get_by_role("link", name="Retry…").click()
-    expect(page.get_by_label("From the last good checkpoint: step 200 of attempt 1")).to_be_checked()
+    expect(page.get_by_label("From the checkpoint at step 200 of attempt 1")).to_be_checked()
     page.get_by_label("Learning rate").fill("5e-5")
     expect(page.locator("#differences")).to_contain_text("5e-5")
     page.get_by_role("button", name="Start the retry").first.click()
