@@ -36,7 +36,11 @@ def _dataset(dataset: Dataset | None) -> DatasetFacts | None:
         return None
     lengths = dataset.statistics.get("text_length") or {}
     measured = lengths.get("train") or {}
-    return DatasetFacts(int(dataset.splits.get("train") or 0), {name: int(value) for name, value in measured.items()})
+    return DatasetFacts(
+        train_rows=int(dataset.splits.get("train") or 0),
+        lengths={name: int(value) for name, value in measured.items()},
+        columns=tuple(dataset.columns),
+    )
 
 
 def _hosts() -> tuple[HostFacts, ...]:

@@ -46,6 +46,7 @@ class DatasetFacts:
     train_rows: int
     # Tokens or characters per training text: "min", "p50", "p90", …, "max" -> length. Empty: not measured.
     lengths: dict[str, int] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()  # Empty: not known.
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,20 @@ def share_longer(lengths: dict[str, int], limit: int) -> float | None:
 
 
 # --- the checks -----------------------------------------------------------------------------
+
+
+def columns_are_there(settings: Any, facts: Facts) -> Iterator[Finding]:
+    columns = facts.dataset.columns if facts.dataset else ()
+    for name in ("text_column", "label_column", "weight_column"):
+        column = getattr(settings.data, name)
+        if columns and column is not None and column not in columns:
+            yield Finding(
+                "The dataset has no column “%(column)s”; it has: %(columns)s.",
+                "error",
+                "column_missing",
+                f"data.{name}",
+                {"column": column, "columns": ", ".join(columns)},
+            )
 
 
 def precision_fits_devices(settings: Any, facts: Facts) -> Iterator[Finding]:
@@ -384,6 +399,7 @@ def disk_suffices(settings: Any, facts: Facts) -> Iterator[Finding]:
 
 
 CLASSIFICATION: tuple[Check, ...] = (
+    columns_are_there,
     batch_fits_dataset,
     precision_fits_devices,
     loss_scaling_is_used,

@@ -35,6 +35,12 @@ def source(**changes: Any) -> Facts:
 
 # code: (facts, settings that it is silent about, settings that it speaks about, what the text says)
 CASES: dict[str, tuple[Facts, Changes, Changes, str]] = {
+    "column_missing": (
+        Facts(DatasetFacts(6000, columns=("text", "label"))),
+        {"data": {"text_column": "text"}},
+        {"data": {"text_column": "review"}},
+        "no column “review”; it has: text, label",
+    ),
     "bf16_unsupported": (
         Facts(hosts=(gpus(7.5),)),
         {"precision": {"mode": "fp16"}},
