@@ -144,6 +144,7 @@ def test_only_what_cannot_work_is_an_error() -> None:
     assert sorted(code for code, level in levels.items() if level == "error") == [
         "batch_larger_than_dataset",
         "bf16_unsupported",
+        "column_missing",
     ]
 
 
