@@ -55,6 +55,13 @@ def test_a_survivor_may_even_be_faster_than_the_news_of_the_death(detail: str, r
     assert verdict(exit_of(0, -9, 1.01), exit_of(1, 1, 2.0), outcomes=outcomes) == reason
 
 
+def test_a_rank_that_aborts_for_want_of_an_answer_is_not_blamed() -> None:
+    abort = exit_of(0, -6, tail="terminate called\n  what():  [gloo/transport/tcp/unbound_buffer.cc:80] TIMEOUT\n")
+    found = judge(Facts(world=[0, 1], exits={0: abort}, any_ready=True))
+    assert (found.reason, found.rank) == (EndReason.CRASHED_BY_SIGNAL, None)
+    assert found.detail.startswith("Rank 0 got no answer from another rank")
+
+
 def test_an_error_of_one_rank_explains_the_abort_of_the_other_that_came_later() -> None:
     outcomes = {0: outcome("trainer_error", 0, 1.0)}
     assert verdict(exit_of(0, 1, 1.5), exit_of(1, -6, 2.0), outcomes=outcomes) is EndReason.TRAINER_ERROR

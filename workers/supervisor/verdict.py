@@ -132,6 +132,10 @@ def _from_exit(exit: RankExit, facts: Facts) -> Verdict:
         return Verdict(EndReason.OUT_OF_MEMORY, f"Rank {exit.rank}: {error}", exit.rank, exit.step)
     if re.search(r"No space left on device|Disk quota exceeded", error):
         return Verdict(EndReason.DISK_FULL, f"Rank {exit.rank}: {error}", exit.rank, exit.step)
+    if exit.signal == signal.SIGABRT and _LOST_PEER.search(error):
+        # The rank that is to blame hangs or cannot be reached, and has said nothing.
+        detail = f"Rank {exit.rank} got no answer from another rank and aborted: {error}"
+        return Verdict(EndReason.CRASHED_BY_SIGNAL, detail, None, exit.step)
     if exit.signal is not None:
         detail = f"Rank {exit.rank} was killed by {_signal(exit.signal)}"
         if exit.signal == signal.SIGKILL and facts.oom_kills:
