@@ -19,8 +19,9 @@ class Asked(HttpRequest):
     htmx: HtmxDetails
 
 
-def job_for(request: Asked, pk: int) -> Job:
-    jobs = Job.objects.visible_to(request.user).select_related("owner", "dataset", "newest")
+def job_for(request: Asked, pk: int, *related: str) -> Job:
+    """With `related` rows; by default all that a page shows."""
+    jobs = Job.objects.visible_to(request.user).select_related(*related or ("owner", "dataset", "newest"))
     job: Job = get_object_or_404(jobs, pk=pk)
     return job
 
