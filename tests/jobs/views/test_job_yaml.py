@@ -37,6 +37,7 @@ def test_a_file_fills_the_form_and_submits_nothing(people: People, dataset: Data
 
 
 def test_what_was_exported_is_imported_as_the_same_job(people: People, dataset: Dataset) -> None:
+    Dataset.objects.filter(pk=dataset.pk).update(columns=["text", "label", "重量"])
     people.owner.post(
         "/jobs/new/", filled(dataset, clipping__max_norm="", optimizer__epsilon="1e-7", data__weight_column="重量")
     )
