@@ -23,6 +23,8 @@ from tests.conftest import RedisServer
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
+    from jobs.models import Dataset
+
 # Without these Chromium talks to the outside at every start; as root it needs no-sandbox.
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -74,6 +76,20 @@ class Site:
         # A refused form is 422 on purpose; everything else, such as a breach of the content policy, is a fault.
         if message.type == "error" and "422" not in message.text:
             self.complaints.append(message.text)
+
+
+@pytest.fixture
+def person(transactional_db: None) -> User:
+    from tests.browser import seed
+
+    return seed.user("user")
+
+
+@pytest.fixture
+def data(transactional_db: None) -> Dataset:
+    from tests.browser import seed
+
+    return seed.dataset()
 
 
 @pytest.fixture

@@ -14,16 +14,6 @@ from workers.contract.states import EndReason
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture
-def person() -> User:
-    return seed.user("user")
-
-
-@pytest.fixture
-def data() -> Dataset:
-    return seed.dataset()
-
-
 def newest_step(page: Page) -> int:
     return int(page.locator("#charts").get_attribute("data-newest-step") or 0)
 

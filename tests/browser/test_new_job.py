@@ -15,16 +15,6 @@ from tests.browser.conftest import Site
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture
-def person() -> User:
-    return seed.user("user")
-
-
-@pytest.fixture
-def data() -> Dataset:
-    return seed.dataset()
-
-
 def test_errors_block_and_warnings_want_a_tick(site: Site, person: User, data: Dataset) -> None:
     page = site.page(person)
     page.goto("/jobs/new/")
