@@ -8,6 +8,7 @@
 #   make translations   extract new texts into locale/
 #   make lock     resolve the dependencies again into requirements/
 #   make bench-live, bench-record, bench-ingest, bench-chart
+#   make pictures   the pictures of docs/guide, from a running Evenkeel
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -22,7 +23,7 @@ INSTALL := $(RUN) requirements/install.py packages
 ENVIRONMENT := set -a; if [ -f .env ]; then . ./.env; fi; \
 	$(foreach name,PORT DATA_DIR,$(if $($(name)),$(name)='$($(name))';)) set +a;
 
-.PHONY: setup setup-dev demo run test test-slow check check-deployment lock messages translations
+.PHONY: setup setup-dev demo run test test-slow check check-deployment lock messages translations pictures
 
 setup: $(VENV)/.run node_modules/.installed messages
 	@echo "Set-up is complete."
@@ -94,6 +95,9 @@ check: setup-dev
 # Needs tools that are not Python's, and says which one is missing.
 check-deployment: setup-dev
 	@$(RUN) -m pytest tests/check_deployment.py
+
+pictures: setup-dev
+	@$(RUN) docs/guide/make_pictures.py
 
 bench-%: setup-dev
 	@$(RUN) -m benches.$*

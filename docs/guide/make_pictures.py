@@ -1,0 +1,227 @@
+"""Makes the guide's pictures: starts Evenkeel with its sample data in a folder of its own, lets the sample job and one that
+goes NaN run to their ends, and photographs the pages in a real browser. `make pictures`, about ten minutes.
+
+With PICTURES_DATA=/some/folder the data is kept there, and the next run needs a minute.
+With PICTURES=form,job only those are made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).parent / "pictures"
+ACCOUNTS = "demo-accounts.txt"
+EXAMPLE = ROOT / "docs" / "examples" / "reviews.yaml"
+WIDE, HIGH = 1280, 900
+SAMPLE_LIMIT_S = 1800.0
+ENDED = {"succeeded", "failed", "cancelled"}
+
+
+@dataclass
+class Site:
+    url: str
+    env: dict[str, str]
+    browser: Browser
+    jobs: dict[str, int]
+
+    def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "manage.py", *arguments]
+        return subprocess.run(command, cwd=ROOT, env=self.env, capture_output=True, text=True)
+
+    def page(self, name: str) -> Page:
+        """A new window, signed in as `name` through the form."""
+        context = self.browser.new_context(base_url=self.url, viewport={"width": WIDE, "height": HIGH}, locale="en")
+        page = context.new_page()
+        page.goto("/login/")
+        page.fill("input[name=username]", name)
+        page.fill("input[name=password]", self.password(name))
+        page.press("input[name=password]", "Enter")
+        page.wait_for_url(self.url + "/")
+        return page
+
+    def password(self, name: str) -> str:
+        for line in (Path(self.env["DATA_DIR"]) / ACCOUNTS).read_text(encoding="utf-8").splitlines():
+            words = line.replace(":", " ").split()
+            if words and words[0] == name:
+                return words[-1]
+        raise SystemExit(f"{ACCOUNTS} has no account “{name}”.")
+
+
+# --- what is photographed ------------------------------------------------------------------
+
+
+def job_list(page: Page, site: Site) -> None:
+    page.goto("/")
+
+
+def form(page: Page, site: Site) -> None:
+    page.goto("/jobs/new/")
+    page.fill("#id_name", "Reviews, a calmer rate")
+
+
+def warnings(page: Page, site: Site) -> None:
+    page.goto(f"/jobs/new/?clone={site.jobs['sample']}")
+    page.fill("[name='optimizer.learning_rate']", "0.05")
+    page.click("main button.primary:visible >> nth=-1")
+    page.wait_for_selector("[role=alert]")
+
+
+def job(page: Page, site: Site) -> None:
+    page.goto(f"/jobs/{site.jobs['sample']}/")
+    page.wait_for_selector(".plot canvas")
+
+
+def failed(page: Page, site: Site) -> None:
+    page.goto(f"/jobs/{site.jobs['nan']}/")
+    page.wait_for_selector(".plot canvas")
+
+
+def retry(page: Page, site: Site) -> None:
+    page.goto(f"/jobs/{site.jobs['nan']}/retry/")
+
+
+def dataset(page: Page, site: Site) -> None:
+    page.goto("/datasets/")
+    page.click("main tbody a >> nth=0")
+
+
+def hosts(page: Page, site: Site) -> None:
+    page.goto("/hosts/")
+
+
+@dataclass(frozen=True)
+class Picture:
+    name: str
+    scene: Callable[[Page, Site], None]
+    user: str = "demo"
+    part: str | None = None  # a selector: only that part of the page
+    whole: bool = False  # the page to its end, not only what a window shows
+
+
+PICTURES = [
+    Picture("job-list", job_list),
+    Picture("form", form),
+    Picture("warnings", warnings),
+    Picture("job", job),
+    Picture("failed", failed),
+    Picture("retry", retry),
+    Picture("dataset", dataset),
+    Picture("hosts", hosts, "admin"),
+]
+
+
+# --- the running product -------------------------------------------------------------------
+
+
+@contextmanager
+def running(data_dir: Path) -> Iterator[Site]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    env = os.environ | {"DATA_DIR": str(data_dir), "PORT": str(port)}
+    up = subprocess.Popen([sys.executable, "manage.py", "up", "--demo"], cwd=ROOT, env=env, start_new_session=True)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait(lambda: up.poll() is None and answers(url + "/healthz"), "web", 120.0)
+        with sync_playwright() as playwright:
+            path = shutil.which("chromium") or shutil.which("google-chrome")
+            if path is None:
+                raise SystemExit("Pictures need Chromium: install Debian's package chromium.")
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+            yield Site(url, env, browser, {})
+            browser.close()
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.wait(120)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def wait(until: Callable[[], bool], what: str, limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not until():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{what} is not there after {limit_s:.0f} s.")
+        time.sleep(1)
+
+
+def prepare(site: Site) -> None:
+    """The jobs that the pages show: the sample, and one whose rate is absurd. Those of an earlier run serve as well."""
+    known = Path(site.env["DATA_DIR"]) / "pictures.json"
+    if known.is_file():
+        site.jobs.update(json.loads(known.read_text()))
+        return
+    site.jobs["sample"] = 1
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
+        text = EXAMPLE.read_text(encoding="utf-8")
+        changes = {
+            "Reviews, small ERNIE from scratch": "Reviews, an absurd rate",
+            "learning_rate: 0.001": "learning_rate: 1.0e+30",
+            "epochs: 3": "epochs: 1",
+            "mode: fp16": "mode: float32",
+        }
+        for old, new in changes.items():
+            assert old in text, old
+            text = text.replace(old, new)
+        # Loss scaling has no use in float32.
+        head, _, tail = text.partition("  loss_scaling:\n")
+        text = head + tail.partition("  checkpoints:\n")[1] + tail.partition("  checkpoints:\n")[2]
+        file.write(text)
+        file.flush()
+        answer = site.manage("submit", file.name, "--owner", "demo", "--wait", "--json")
+    said = answer.stdout.strip().splitlines()
+    if not said:
+        raise SystemExit(f"The second job was not taken:\n{answer.stderr}")
+    site.jobs["nan"] = json.loads(said[-1])["job"]
+    known.write_text(json.dumps(site.jobs))
+
+
+def main() -> None:
+    wanted = set(filter(None, os.environ.get("PICTURES", "").split(",")))
+    unknown = wanted - {picture.name for picture in PICTURES}
+    if unknown:
+        raise SystemExit(f"No such pictures: {', '.join(sorted(unknown))}")
+    kept = os.environ.get("PICTURES_DATA")
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, running(Path(kept or folder)) as site:
+        prepare(site)
+        pages: dict[str, Page] = {}
+        for picture in PICTURES:
+            if wanted and picture.name not in wanted:
+                continue
+            page = pages.get(picture.user) or pages.setdefault(picture.user, site.page(picture.user))
+            picture.scene(page, site)
+            page.wait_for_load_state("load")
+            page.wait_for_timeout(500)
+            target = FOLDER / f"{picture.name}.png"
+            if picture.part:
+                page.locator(picture.part).first.screenshot(path=target)
+            else:
+                page.screenshot(path=target, full_page=picture.whole)
+            print(target.relative_to(ROOT), flush=True)
+
+
+if __name__ == "__main__":
+    main()
