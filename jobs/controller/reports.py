@@ -206,6 +206,10 @@ def _note(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     return _event(attempt, rank, line, str(line["text"])) if count <= MOST_EVENTS else set()
 
 
+def _measured(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    return _event(attempt, rank, line, "Measured at the end of the dry run.")
+
+
 def _outcome(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     return _event(attempt, rank, line, str(line.get("detail") or ""), reason=EndReason(line["end_reason"]).value)
 
@@ -230,6 +234,7 @@ _HANDLERS: dict[str, Callable[[Attempt, int, Line, int], set[str]]] = {
     "artifact": _artifact,
     "scale": _scale,
     "note": _note,
+    "measured": _measured,
     "outcome": _outcome,
 }
 

@@ -133,6 +133,9 @@ class AttemptSpec(_Frozen):
     lease_s: float = DEFAULT_LEASE_S
     grace_s: float = DEFAULT_GRACE_S
     time_limit_s: float | None = None
+    dry_run_steps: int | None = Field(
+        None, description="so many attempted steps of the real thing, then measurements; nothing is kept"
+    )
 
     @property
     def world_size(self) -> int:
@@ -225,6 +228,8 @@ class AttemptBeat(_Frozen):
 #   artifact             name, path, bytes
 #   scale                step, old, new
 #   note                 level, text, step|null
+#   measured             rank, peak_mb; of rank 0 also evaluation_s, evaluation_rows, checkpoint_s|null, checkpoint_bytes|null
+#                        (every rank, at the end of a dry run)
 #   outcome              end_reason, detail, rank|null, step|null   (any rank that ends on purpose)
 
 

@@ -70,7 +70,8 @@ def _train(folder: RunFolder, rank: int, events: Events) -> EndReason:
         events.say("plan", **run.plan)
     stage("training")
     reason = train(run)
-    if reason in (EndReason.COMPLETED, EndReason.FINISHED_EARLY) and rank == 0:
+    ended_well = reason in (EndReason.COMPLETED, EndReason.FINISHED_EARLY)
+    if ended_well and rank == 0 and spec.dry_run_steps is None:
         # The others are done: nothing after this needs them, and it may take longer than Gloo waits.
         reason = finish(run, reason)
     return reason

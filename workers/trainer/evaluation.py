@@ -23,18 +23,28 @@ LEAVE_AT_ONCE = (Request.CANCEL, Request.SUPERSEDE)
 class Evaluated:
     metrics: dict[str, Any]
     seconds: float
+    rows: int
 
 
 def evaluate(
-    task: Task, model: Any, caster: Caster, ranks: Ranks, control: ControlFile, batch_size: int
+    task: Task,
+    model: Any,
+    caster: Caster,
+    ranks: Ranks,
+    control: ControlFile,
+    batch_size: int,
+    most_rounds: int | None = None,
 ) -> Evaluated | Request:
-    """Metrics over the whole dev split, or the request because of which all ranks stopped half-way.
+    """Metrics over the whole dev split, or over its first rows in `most_rounds` rounds; or the request because of
+    which all ranks stopped half-way.
 
     Rank r takes the rows r, r + world, …. One small reduction per round tells each rank that the
     others are alive (Gloo waits 30 s) and whether somebody asked to leave."""
     started = time.monotonic()
     mine = np.arange(ranks.rank, task.rows["dev"], ranks.world)
     rounds = math.ceil(task.rows["dev"] / ranks.world / batch_size)
+    if most_rounds is not None:
+        rounds = min(rounds, most_rounds)
     tally: Any = 0.0
     requests = list(Request)
     model.eval()
@@ -57,4 +67,5 @@ def evaluate(
         model.train()
     size = len(task.tally_of_nothing())
     total = ranks.sum(np.zeros(size) + tally)
-    return Evaluated(task.metrics(total), time.monotonic() - started)
+    seen = min(task.rows["dev"], rounds * batch_size * ranks.world)
+    return Evaluated(task.metrics(total), time.monotonic() - started, seen)

@@ -16,6 +16,7 @@ from workers.contract.states import EndReason
 from workers.trainer import checkpoint, gradients
 from workers.trainer.checkpoint import Arrays, Snapshot
 from workers.trainer.control import ControlFile
+from workers.trainer.dry_run import measure
 from workers.trainer.evaluation import LEAVE_AT_ONCE, evaluate
 from workers.trainer.limits import Limits, StepFacts
 from workers.trainer.memory import Memory
@@ -87,10 +88,16 @@ def train(run: Run) -> EndReason:
     limits, memory = Limits(settings.limits), Memory(ranks.device)
     checkpoints_made, logged = 0, 0.0
     leave: Request | None = None
+    dry_run = run.context.spec.dry_run_steps
+    last_step = math.inf if dry_run is None else progress.step + dry_run
     run.model.train()
     run.began = time.monotonic()
 
-    while progress.at.epoch < training.epochs and progress.applied < (training.max_steps or math.inf):
+    while (
+        progress.at.epoch < training.epochs
+        and progress.applied < (training.max_steps or math.inf)
+        and progress.step < last_step
+    ):
         started = time.perf_counter()
         step = progress.step + 1
 
@@ -209,6 +216,10 @@ def train(run: Run) -> EndReason:
         limits.check(facts)
         if leave in LEAVE_AT_ONCE:
             return REASONS[leave]
+        if dry_run is not None:  # steps only; what else takes time is measured once at the end
+            if leave is not None:
+                return REASONS[leave]
+            continue
         applied_now = facts.skipped is None
         every = settings.checkpoints.evaluate_every_steps
         if (applied_now and progress.applied % every == 0) if every else progress.at.epoch > at.epoch:
@@ -225,6 +236,8 @@ def train(run: Run) -> EndReason:
         if leave is Request.FINISH or _no_longer_better(run):
             break
 
+    if dry_run is not None:
+        return REASONS[left] if (left := measure(run, memory)) else EndReason.COMPLETED
     reason = REASONS[leave] if leave is Request.FINISH else EndReason.COMPLETED
     leave = _evaluate(run)
     if leave in LEAVE_AT_ONCE:
@@ -290,9 +303,9 @@ def _evaluate(run: Run) -> Request | None:
         return result
     progress.evaluated_at = progress.step
     value = result.metrics[task.best_by]
-    better = progress.best is None or value > progress.best
-    # Equal on all ranks, since the metrics are. NaN is never better.
-    if progress.reached is None or value > progress.reached + run.context.settings.early_stopping.min_delta:
+    # Equal on all ranks, since the metrics are.
+    better = _is_better(task, value, progress.best, 0.0)
+    if _is_better(task, value, progress.reached, run.context.settings.early_stopping.min_delta):
         progress.reached, progress.waited = value, 0
     else:
         progress.waited += 1
@@ -315,6 +328,13 @@ def _evaluate(run: Run) -> Request | None:
     return None
 
 
+def _is_better(task: Task, value: float, before: float | None, by: float) -> bool:
+    """Whether it is, by more than `by`. NaN never is."""
+    if before is None:
+        return not math.isnan(value)
+    return (before - value if task.lower_is_better else value - before) > by
+
+
 def _no_longer_better(run: Run) -> bool:
     """Whether the evaluation at this very step was one too many without a gain."""
     progress, early = run.progress, run.context.settings.early_stopping
@@ -322,8 +342,8 @@ def _no_longer_better(run: Run) -> bool:
         return False
     if run.ranks.rank == 0:
         text = (
-            f"Stopped early: in {progress.waited} evaluations in a row {run.task.best_by} did not rise above "
-            f"{progress.reached:.4f} by more than {early.min_delta:g}. The best weights are those of step {progress.best_step}."
+            f"Stopped early: in {progress.waited} evaluations in a row {run.task.best_by} did not "
+            f"{'fall below' if run.task.lower_is_better else 'rise above'} {progress.reached:.4f} by more than {early.min_delta:g}. The best weights are those of step {progress.best_step}."
         )
         run.events.say("note", level="info", text=text, step=progress.step)
         print(text, flush=True)

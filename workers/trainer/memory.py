@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 
 import paddle
 
@@ -18,3 +19,9 @@ class Memory:
         if self._statm < 0:
             return float(paddle.device.cuda.memory_allocated(self.device)) / 2**20
         return int(os.pread(self._statm, 64, 0).split()[1]) * self._page_mb
+
+    def peak_mb(self) -> float:
+        """The most since the process began; unlike `mb` it has seen what the backward pass holds on a GPU."""
+        if self._statm < 0:
+            return float(paddle.device.cuda.max_memory_allocated(self.device)) / 2**20
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -215,6 +215,7 @@ def make_attempt(
     *,
     world: int = 1,
     start_from: Path | None = None,
+    dry_run_steps: int | None = None,
     **changes: dict[str, Any],
 ) -> Attempt:
     folder = RunFolder(path)
@@ -235,6 +236,7 @@ def make_attempt(
         "dataset": DatasetRef(id=1, name="words", key="k", content_hash="h", splits={}, labels=["neg", "pos"]),
         "start_from": reference,
         "devices": list(range(world)),
+        "dry_run_steps": dry_run_steps,
     }
     folder.spec.write_text(AttemptSpec.model_validate(spec).model_dump_json())
     return Attempt(folder, world, [])

@@ -23,7 +23,7 @@ def results(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     def evaluate(*_: Any) -> Evaluated:
         value = said.pop(0) if len(said) > 1 else said[0]
-        return Evaluated({"accuracy": value}, 0.0)
+        return Evaluated({"accuracy": value}, 0.0, rows=0)
 
     monkeypatch.setattr(loop, "evaluate", evaluate)
     return said
