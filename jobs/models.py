@@ -174,6 +174,9 @@ class Job(models.Model):
     recipe = models.CharField(_("recipe"), max_length=60)
     dataset = models.ForeignKey(Dataset, models.PROTECT, null=True, blank=True, related_name="jobs")
     priority = models.SmallIntegerField(_("priority"), default=0)
+    # A few steps to see how it would go (jobs/dry_run.py): it keeps nothing and is never retried or resumed.
+    dry_run = models.BooleanField(_("dry run"), default=False)
+    cloned_from = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="+")
     status = models.CharField(_("status"), max_length=20, choices=STATUS_CHOICES, default=Status.QUEUED.value)
     end_reason = models.CharField(_("end reason"), max_length=30, choices=END_REASON_CHOICES, blank=True)
     created_at = models.DateTimeField(_("created"), default=timezone.now)
