@@ -18,6 +18,7 @@ from jobs.queries import (
     HostQuerySet,
     JobQuerySet,
     PlacementQuerySet,
+    TrialQuerySet,
 )
 from workers.contract.messages import Kind, Request
 from workers.contract.states import ENDED, EndReason, Status
@@ -146,6 +147,7 @@ class Host(models.Model):
     disk_free_bytes = models.BigIntegerField(default=0)
     memory_total_bytes = models.BigIntegerField(default=0)
     load1 = models.FloatField(default=0.0)
+    usage = models.JSONField(default=dict)  # a dump of messages.HostUsage
     # By the controller's own clock, only moved by a beat with a new number.
     last_seen_at = models.DateTimeField(null=True, blank=True)
     # Written by the controller: false after UNRESPONSIVE_S without a new beat while Redis was readable.
@@ -179,6 +181,13 @@ class Job(models.Model):
     cloned_from = models.ForeignKey("self", models.SET_NULL, null=True, blank=True, related_name="+")
     status = models.CharField(_("status"), max_length=20, choices=STATUS_CHOICES, default=Status.QUEUED.value)
     end_reason = models.CharField(_("end reason"), max_length=30, choices=END_REASON_CHOICES, blank=True)
+    notes = models.TextField(_("notes"), blank=True)
+    # Rules of retention leave it alone.
+    pinned = models.BooleanField(_("keep"), default=False)
+    # Out of the way: not in the list, and otherwise as it was.
+    archived_at = models.DateTimeField(_("archived"), null=True, blank=True)
+    # The word that it is gone; files and rows follow (jobs/controller/remove.py).
+    deleted_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(_("created"), default=timezone.now)
     ended_at = models.DateTimeField(null=True, blank=True)
     newest = models.OneToOneField("Attempt", models.SET_NULL, null=True, blank=True, related_name="+")
@@ -194,6 +203,75 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return f"#{self.pk} {self.name}"
+
+
+class JobTag(models.Model):
+    job = models.ForeignKey(Job, models.CASCADE, related_name="tags")
+    name = models.CharField(max_length=40)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [models.UniqueConstraint(fields=["job", "name"], name="tag_once")]
+        indexes = [models.Index(fields=["name"])]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class DeletedJob(models.Model):
+    """What is left to say of a job that was deleted."""
+
+    number = models.BigIntegerField(_("number"), unique=True)
+    name = models.CharField(_("name"), max_length=120)
+    owner = models.ForeignKey(USER, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("owner"))
+    created_at = models.DateTimeField(_("created"))
+    deleted_at = models.DateTimeField(_("deleted"), default=timezone.now)
+    deleted_by = models.ForeignKey(
+        USER, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("deleted by")
+    )
+    # A RetentionRule.What, if no person did it.
+    rule = models.CharField(_("rule"), max_length=20, blank=True)
+    freed_bytes = models.BigIntegerField(_("freed bytes"), default=0)
+    # Files and rows are gone, too.
+    done_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-deleted_at"]
+        verbose_name = _("deleted job")
+        verbose_name_plural = _("deleted jobs")
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.name}"
+
+
+class RetentionRule(models.Model):
+    """What goes by itself after so many days; see jobs/retention.py for what holds without a row."""
+
+    class What(models.TextChoices):
+        DRY_RUNS = "dry_runs", _("Dry runs")
+        FAILED_CHECKPOINTS = "failed_checkpoints", _("Checkpoints of failed and cancelled jobs")
+        CHECKPOINTS = "checkpoints", _("Checkpoints of jobs that have succeeded")
+        LOGS = "logs", _("Logs of jobs that have ended")
+        ARCHIVED = "archived", _("Archived jobs")
+
+    class Keep(models.TextChoices):
+        LAST = "last", _("the newest good one stays")
+        BEST = "best", _("the one at the best evaluation stays")
+        BOTH = "both", _("both of them stay")
+        NONE = "none", _("none stays")
+
+    what = models.CharField(max_length=20, choices=What.choices, unique=True)
+    days = models.PositiveIntegerField(null=True, blank=True)  # None: never
+    keep = models.CharField(max_length=10, choices=Keep.choices, default=Keep.LAST)
+    changed_by = models.ForeignKey(USER, models.SET_NULL, null=True, blank=True, related_name="+")
+    changed_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        verbose_name = _("rule of retention")
+        verbose_name_plural = _("rules of retention")
+
+    def __str__(self) -> str:
+        return self.get_what_display()
 
 
 class Attempt(models.Model):
@@ -230,6 +308,8 @@ class Attempt(models.Model):
     leave_asked_at = models.DateTimeField(null=True, blank=True)
     leave_asked_by = models.ForeignKey(USER, models.SET_NULL, null=True, blank=True, related_name="+")
     checkpoint_asked = models.PositiveIntegerField(default=0)
+    # Instead of the settings' own limit; 0 is none.
+    time_limit_asked_s = models.FloatField(null=True, blank=True)
 
     created_at = models.DateTimeField(default=timezone.now)
     placed_at = models.DateTimeField(null=True, blank=True)
@@ -246,8 +326,13 @@ class Attempt(models.Model):
     clipped = models.BigIntegerField(default=0)
     non_finite = models.BigIntegerField(default=0)
     newest_record = models.JSONField(default=dict)  # NaN and infinities as strings
-    environment = models.JSONField(default=dict)  # versions, devices: what "claimed" said
+    environment = models.JSONField(default=dict)  # what "claimed" and "environment" said: see jobs/reproduction.py
+    peak_memory = models.JSONField(default=dict)  # "rank0", "gpu0" (node 0), "1/gpu0" -> the most bytes seen
     rank_states = models.JSONField(default=dict)  # "0" -> {"pid", "exit_code", "signal", "first", "ended_at"}
+
+    # Of step records and logs in the database, as last measured by the controller; None: not yet.
+    stored_bytes = models.BigIntegerField(null=True, blank=True)
+    log_removed_at = models.DateTimeField(null=True, blank=True)
 
     objects = AttemptQuerySet.as_manager()
 
@@ -273,6 +358,17 @@ class Attempt(models.Model):
     @staticmethod
     def new_uid() -> str:
         return uuid.uuid4().hex
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """Of the time on its hosts; what was asked beside the settings stands."""
+        return self.time_limit_set_s if self.time_limit_asked_s is None else self.time_limit_asked_s or None
+
+    @property
+    def time_limit_set_s(self) -> float | None:
+        """As the settings have it."""
+        hours = (self.settings.get("limits") or {}).get("time_limit_hours")
+        return None if hours is None else hours * 3600
 
 
 class Placement(models.Model):
@@ -468,3 +564,47 @@ class LogChunk(models.Model):
     class Meta:
         ordering = ["offset"]
         constraints = [models.UniqueConstraint(fields=["attempt", "rank", "offset"], name="log_once")]
+
+
+class DeviceSamples(models.Model):
+    """Up to an hour of what a node's devices and ranks used, one sample every ten seconds: see jobs/device_samples.py."""
+
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="+")
+    node = models.PositiveSmallIntegerField()
+    first_at = models.FloatField()  # seconds since 1970, as are the others
+    last_at = models.FloatField()
+    fields = models.JSONField()  # names of the columns after the first, which is seconds since `first_at`
+    count = models.PositiveIntegerField()
+    body = models.BinaryField()  # float32, little-endian, [count, 1 + fields]; NaN where something was not to be had
+
+    class Meta:
+        ordering = ["first_at"]
+        constraints = [models.UniqueConstraint(fields=["attempt", "node", "first_at"], name="samples_once")]
+
+
+class Trial(models.Model):
+    """Somebody wants to see what an exported model says of what they typed. Removed after a day."""
+
+    class State(models.TextChoices):
+        WAITING = "waiting", _("waiting")
+        ANSWERED = "answered", _("answered")
+        FAILED = "failed", _("failed")
+
+    uid = models.CharField(max_length=32, unique=True, editable=False)
+    artifact = models.ForeignKey(Artifact, models.CASCADE, related_name="trials")
+    asked_by = models.ForeignKey(USER, models.CASCADE, related_name="+")
+    asked_at = models.DateTimeField(default=timezone.now)
+    rows = models.JSONField()  # of contract.trials.Row
+    state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
+    # The newest try: each is for one host.
+    number = models.PositiveIntegerField(default=0)
+    host = models.CharField(max_length=100, blank=True)
+    stage = models.CharField(max_length=100, blank=True)
+    result = models.JSONField(default=dict)  # a dump of TrialResult
+    problem = models.JSONField(default=dict)  # {"template", "values"}
+
+    objects = TrialQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [models.Index(fields=["state", "asked_at"]), models.Index(fields=["asked_by", "state"])]
