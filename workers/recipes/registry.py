@@ -11,8 +11,10 @@ import os
 from dataclasses import dataclass
 
 from workers.contract.checks import CLASSIFICATION, Check
+from workers.contract.datasets import Kind
 from workers.contract.fields import SettingsGroup
 from workers.contract.presets import Preset
+from workers.contract.trials import TrialField, TrialForm
 from workers.recipes.text_classification.presets import PRESETS
 from workers.recipes.text_classification.settings import TextClassificationSettings
 
@@ -28,9 +30,13 @@ class Recipe:
     trainer: tuple[str, ...] = ("-m", "workers.trainer")
     launcher: tuple[str, ...] = ("-m", "paddle.distributed.launch")
     needs_dataset: bool = True
+    # Of the datasets that it trains on, see workers/contract/datasets.py.
+    dataset_kind: Kind = "texts"
     presets: tuple[Preset, ...] = ()
     # Checks across fields, run at submission.
     checks: tuple[Check, ...] = ()
+    # How its exported model is tried in the browser, if it can be.
+    trial: TrialForm | None = None
 
     def preset(self, name: str | None) -> Preset | None:
         """The preset called `name`; the first if there is none of that name; None without presets."""
@@ -45,6 +51,7 @@ RECIPES: dict[str, Recipe] = {
         "workers.recipes.text_classification.task",
         presets=PRESETS,
         checks=CLASSIFICATION,
+        trial=TrialForm("workers.recipes.text_classification.predict", (TrialField("text", "Text"),)),
     ),
 }
 
