@@ -13,7 +13,7 @@ from workers.contract.states import ACTIVE, ON_HOST, Status
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from jobs.models import Attempt, Checkpoint, Dataset, Host, Job, Placement  # noqa: F401 (used in strings)
+    from jobs.models import Attempt, Checkpoint, Dataset, Host, Job, Placement, Trial  # noqa: F401 (used in strings)
 
 
 def _is_staff(user: AbstractBaseUser | AnonymousUser) -> bool:
@@ -74,3 +74,13 @@ class CheckpointQuerySet(models.QuerySet["Checkpoint"]):
     def usable(self) -> Self:
         """An attempt can start from these."""
         return self.filter(good=True, removed_at__isnull=True)
+
+
+class TrialQuerySet(models.QuerySet["Trial"]):
+    def waiting(self) -> Self:
+        return self.filter(state="waiting")
+
+    def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> Self:
+        """What somebody typed is for nobody else, staff included; a job that they may no longer see takes it along."""
+        seen = self if _is_staff(user) else self.filter(artifact__attempt__job__owner_id=user.pk)
+        return seen.filter(asked_by_id=user.pk)

@@ -1,0 +1,104 @@
+"""Trying an exported model: what the web side asks of a host, and what the host answers.
+
+As with checks of datasets nothing depends on Redis: the request is sent until it is claimed, and what is typed and what
+is answered are files below STORAGE_ROOT, which the controller removes as soon as it has the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+TRY_TASK = "workers.try_model"
+
+# Below STORAGE_ROOT: a trial's folder. Files are replaced, never rewritten; `claim-<number>` belongs to one host.
+ROWS, PROGRESS, RESULT = "rows.json", "progress.json", "result.json"
+LARGEST_RESULT_BYTES = 2**20
+
+
+def trial_key(uid: str) -> str:
+    return f"trials/{uid}"
+
+
+# --- what a recipe declares ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrialField:
+    """One thing that people fill in per row; `name` is its key in a Row."""
+
+    name: str
+    title: str
+    help: str = ""
+    kind: Literal["text"] = "text"
+    longest: int = 2000  # characters
+
+
+@dataclass(frozen=True)
+class TrialForm:
+    """How a recipe's exported model is tried.
+
+    `module` is imported on hosts only, by a process of its own. Its `load(folder)` takes the unpacked artifact and
+    nothing else, and returns a function from rows to as many `Prediction`s, in their order.
+    """
+
+    module: str
+    fields: tuple[TrialField, ...]
+    artifact: str = "inference"
+    most_rows: int = 16
+
+
+Row = dict[str, str]
+
+
+# --- messages ------------------------------------------------------------------------------
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class TrialSpec(_Frozen):
+    """Holds nothing that somebody typed: that is a file, so that no queue and no log has it."""
+
+    uid: str = Field(pattern="^[0-9a-f]{32}$")
+    number: int = Field(ge=1, description="of the try: a host acts once on each")
+    recipe: str
+    artifact: str = Field(description="folder below STORAGE_ROOT")
+
+
+class Progress(_Frozen):
+    """`seq` counts up while the host is at it."""
+
+    number: int
+    seq: int
+    host: str
+    stage: str
+
+
+class Score(_Frozen):
+    label: str
+    probability: float = Field(ge=0, le=1)
+
+
+class Prediction(_Frozen):
+    """Of one row: labels with their probabilities, the likeliest first, and the tokens as the model saw them."""
+
+    scores: list[Score] = Field(min_length=1)
+    tokens: list[str] = []
+    cut: bool = Field(False, description="the text has more tokens than the model was trained with")
+    unknown: str = Field("", description="the token that stands for what the vocabulary does not have")
+
+
+class TrialResult(_Frozen):
+    """Predictions, or an English sentence with %-places for `values`; web translates it."""
+
+    number: int
+    host: str
+    predictions: list[Prediction] = []
+    seconds: float = Field(0.0, description="of the model, without its start")
+    start_seconds: float = Field(0.0, description="of the start; 0 if the model was there already")
+    template: str = ""
+    values: dict[str, str | int | float] = {}
