@@ -56,6 +56,7 @@ def host_queue(name: str) -> str:
 START_TASK = "workers.start_attempt"
 
 BEAT_S = 5.0
+SAMPLE_S = 10.0
 UNRESPONSIVE_S = 15.0
 DEFAULT_LEASE_S = 60.0
 # A supervisor kills its ranks this long before its lease would run out.
@@ -70,6 +71,7 @@ class Kind(str, Enum):
     EVENTS = "events"  # what a rank's trainer says: stages, evaluations, checkpoints; per rank
     LOG = "log"  # stdout and stderr, per rank
     REPORT = "report"  # what the supervisor says; rank is `supervisor_rank(node)`
+    DEVICES = "devices"  # what the node's devices and ranks use, every SAMPLE_S; rank is `supervisor_rank(node)`
 
     def __str__(self) -> str:
         return self.value
@@ -179,6 +181,25 @@ class Device(_Frozen):
     compute_capability: str | None = None
 
 
+class DeviceUsage(_Frozen):
+    """Of one GPU; what its driver does not say is None."""
+
+    index: int
+    utilisation: float | None = Field(None, description="fraction")
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+
+
+class HostUsage(_Frozen):
+    """Of the whole host, now. What cannot be had is None."""
+
+    cpu: float | None = Field(None, description="fraction of all cores since the beat before")
+    memory_available_bytes: int | None = None
+    gpus: list[DeviceUsage] = []
+
+
 class HostBeat(_Frozen):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     address: str = Field(max_length=100)
@@ -190,6 +211,7 @@ class HostBeat(_Frozen):
     disk_free_bytes: _Count
     memory_total_bytes: _Count
     load1: float
+    usage: HostUsage = HostUsage()
     attempts: list[str] = Field(description="uids with a live supervisor on this host")
 
 
@@ -218,11 +240,17 @@ class AttemptBeat(_Frozen):
 #   complete             node, bytes{"<rank>/<kind>": n}   (the last line: everything before is in the files;
 #                                                     all streams of the node but this report itself)
 #
+# devices (supervisor; every value a number, and one that could not be had is left out)
+#   sample               node, host{cpu, load1, memory_available, disk_free}, ranks{"<rank>": {cpu, memory, peak}},
+#                        gpus{"<index>": {utilisation, memory, memory_total, temperature, power}}
+#                        cpu of the host and utilisation as fractions, cpu of a rank in cores, sizes in bytes, W, °C
+#
 # events (trainer, rank 0 unless said otherwise)
 #   ready                rank, pid                   (every rank)
 #   stage                name, detail|null           (starting up: what is being done, in words)
 #   plan                 total_steps, steps_per_epoch, epochs, max_steps|null, global_batch, world_size, train_rows, dev_rows,
-#                        parameters, precision, emulated, device
+#                        parameters, precision, emulated, device, best_by (the main metric), lower_is_better (bool),
+#                        baselines{name: value of best_by on dev}
 #   evaluation           step, applied, epoch, metrics{}, seconds, best (bool)
 #   checkpoint           step, applied, path (relative to the run folder), bytes, good, seconds
 #   artifact             name, path, bytes
@@ -238,4 +266,4 @@ class Announcement(_Frozen):
 
     job: int
     attempt: str
-    changed: list[str] = Field(description="of: status, steps, events, evaluations, log, ranks, artifacts")
+    changed: list[str] = Field(description="of: status, steps, events, evaluations, log, ranks, artifacts, devices")
