@@ -225,10 +225,10 @@ class EarlyStoppingSettings(SettingsGroup):
     min_delta: float = setting(
         0.0,
         "Least gain",
-        "A result counts as better only if it is above the best so far by more than this; 0.001 is a tenth of a percent "
-        "of accuracy.",
+        "A result counts as better only if it is better than the best so far by more than this, in units of the recipe's "
+        "main metric; 0.001 is a tenth of a percent of accuracy.",
         ge=0,
-        le=1,
+        le=1e12,
     )
 
 

@@ -94,6 +94,9 @@ def _plan(run: Run) -> dict[str, Any]:
         "precision": str(settings.precision.mode),
         "emulated": run.caster.emulated,
         "device": run.ranks.device,
+        "best_by": run.task.best_by,
+        "lower_is_better": run.task.lower_is_better,
+        "baselines": run.task.baselines,
     }
 
 

@@ -62,8 +62,11 @@ class Task(Protocol):
     lengths: Rows | None
     # What a checkpoint must have been trained with: name -> value (labels, a hash of the vocabulary …).
     identity: dict[str, Any]
-    # Metric by which the best weights are chosen; larger is better.
+    # Metric by which the best weights are chosen, and whether less of it is better (an error) or more (an accuracy).
     best_by: str
+    lower_is_better: bool
+    # What has to be beaten on the dev split, as far as it costs nothing to know: name -> its value of `best_by`.
+    baselines: dict[str, float]
 
     def build_model(self) -> Any:
         """A paddle.nn.Layer with its initial or pretrained weights. Called once, after seeding."""

@@ -56,6 +56,16 @@ def test_it_ends_after_so_many_evaluations_without_a_gain(
     assert [line["step"] for line in work.attempt.events("checkpoint")][-1] == ends_at
 
 
+def test_of_an_error_less_is_better(in_process: Any, results: list[float]) -> None:  # noqa: F811
+    results[:] = [float("nan"), 0.5, 0.4, 0.45, 0.44]
+    work = in_process(early_stopping={"patience": 2}, **EVERY_STEP)
+    work.run.task.lower_is_better = True
+    assert work.train() is EndReason.COMPLETED
+    assert [line["best"] for line in work.attempt.events("evaluation")] == [False, True, True, False, False]
+    assert work.run.progress.best == 0.4
+    assert "accuracy did not fall below 0.4000" in work.attempt.events("note")[-1]["text"]
+
+
 def test_all_ranks_leave_at_the_same_step_and_the_model_is_exported(train: Any) -> None:
     run = train("two", world=2, early_stopping={"patience": 2, "min_delta": 1.0}, **EVERY_STEP)
     assert run.exit_codes == [0, 0]

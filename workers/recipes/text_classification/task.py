@@ -22,7 +22,9 @@ def build(context: Context) -> TextClassification:
 
 
 class TextClassification:
-    best_by = "accuracy"
+    best_by, lower_is_better = "accuracy", False
+    # Measured when the dataset is checked.
+    baselines: dict[str, float] = {}
 
     def __init__(self, context: Context) -> None:
         settings, dataset = context.settings, context.spec.dataset
