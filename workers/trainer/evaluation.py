@@ -1,4 +1,4 @@
-"""Evaluation on the dev split by all ranks together, exact for any number of rows."""
+"""Evaluation on the dev split by all ranks together, exact for any number of rows; and of a sample of the training rows, to compare with."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from workers.contract.messages import Request
 from workers.trainer.control import ControlFile
 from workers.trainer.precision import Caster
 from workers.trainer.ranks import Ranks
-from workers.trainer.task import Task
+from workers.trainer.task import Floats, Rows, Split, Task
 
 LEAVE_AT_ONCE = (Request.CANCEL, Request.SUPERSEDE)
+# Of the training rows at most so many are measured, and never more than there are dev rows: an evaluation takes at
+# most twice the time of the dev split alone.
+MOST_TRAIN_ROWS = 2000
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    metrics: dict[str, Any]
+    metrics: dict[str, Any]  # of the dev split
     seconds: float
     rows: int
+    train: dict[str, Any] | None = None  # the same metrics of the sample, as far as they are numbers
 
 
 def evaluate(
@@ -34,38 +38,66 @@ def evaluate(
     control: ControlFile,
     batch_size: int,
     most_rounds: int | None = None,
+    train_rows: Rows | None = None,
 ) -> Evaluated | Request:
-    """Metrics over the whole dev split, or over its first rows in `most_rounds` rounds; or the request because of
-    which all ranks stopped half-way.
-
-    Rank r takes the rows r, r + world, …. One small reduction per round tells each rank that the
-    others are alive (Gloo waits 30 s) and whether somebody asked to leave."""
+    """Metrics over the whole dev split, or over its first rows in `most_rounds` rounds, and over `train_rows`; or the
+    request because of which all ranks stopped half-way."""
     started = time.monotonic()
-    mine = np.arange(ranks.rank, task.rows["dev"], ranks.world)
-    rounds = math.ceil(task.rows["dev"] / ranks.world / batch_size)
+    dev_rows = np.arange(task.rows["dev"])
     if most_rounds is not None:
-        rounds = min(rounds, most_rounds)
-    tally: Any = 0.0
-    requests = list(Request)
+        dev_rows = dev_rows[: most_rounds * batch_size * ranks.world]
     model.eval()
     try:
-        with paddle.no_grad():
-            for i in range(rounds):
-                asked = control.read().leave if ranks.rank == 0 else None
-                code = requests.index(asked) + 1 if asked in LEAVE_AT_ONCE and asked is not None else 0
-                agreed = int(ranks.sum(np.array([float(code)]))[0])
-                if agreed:
-                    return requests[agreed - 1]
-                rows = mine[i * batch_size : (i + 1) * batch_size]
-                if len(rows) == 0:
-                    continue
-                batch = task.batch("dev", rows)
-                with caster.forward():
-                    outputs, losses = task.losses(model, batch)
-                tally = tally + task.tally(outputs, losses, batch)
+        dev = _tally(task, model, caster, ranks, control, batch_size, "dev", dev_rows)
+        if isinstance(dev, Request):
+            return dev
+        train: dict[str, Any] | None = None
+        if train_rows is not None:
+            tally = _tally(task, model, caster, ranks, control, batch_size, "train", train_rows)
+            if isinstance(tally, Request):
+                return tally
+            train = {name: value for name, value in task.metrics(tally).items() if isinstance(value, (int, float))}
     finally:
         model.train()
-    size = len(task.tally_of_nothing())
-    total = ranks.sum(np.zeros(size) + tally)
-    seen = min(task.rows["dev"], rounds * batch_size * ranks.world)
-    return Evaluated(task.metrics(total), time.monotonic() - started, seen)
+    return Evaluated(task.metrics(dev), time.monotonic() - started, len(dev_rows), train)
+
+
+def train_sample(task: Task) -> Rows:
+    """The training rows that every evaluation measures: always the same ones, whatever the seed and the ranks, so that
+    jobs on one dataset compare. Rows of like length next to each other: less padding."""
+    count = min(MOST_TRAIN_ROWS, task.rows["dev"], task.rows["train"])
+    draw = np.random.Generator(np.random.PCG64(task.rows["train"]))
+    rows = np.sort(draw.choice(task.rows["train"], count, replace=False)).astype(np.int64)
+    return rows if task.lengths is None else rows[np.argsort(task.lengths[rows], kind="stable")]
+
+
+def _tally(
+    task: Task,
+    model: Any,
+    caster: Caster,
+    ranks: Ranks,
+    control: ControlFile,
+    batch_size: int,
+    split: Split,
+    rows: Rows,
+) -> Floats | Request:
+    """Sums over `rows`, by all ranks: rank r takes the rows r, r + world, …. One small reduction per round tells each
+    rank that the others are alive (Gloo waits 30 s) and whether somebody asked to leave."""
+    mine = rows[ranks.rank :: ranks.world]
+    tally: Any = 0.0
+    requests = list(Request)
+    with paddle.no_grad():
+        for i in range(math.ceil(len(rows) / ranks.world / batch_size)):
+            asked = control.read().leave if ranks.rank == 0 else None
+            code = requests.index(asked) + 1 if asked in LEAVE_AT_ONCE and asked is not None else 0
+            agreed = int(ranks.sum(np.array([float(code)]))[0])
+            if agreed:
+                return requests[agreed - 1]
+            taken = mine[i * batch_size : (i + 1) * batch_size]
+            if len(taken) == 0:
+                continue
+            batch = task.batch(split, taken)
+            with caster.forward():
+                outputs, losses = task.losses(model, batch)
+            tally = tally + task.tally(outputs, losses, batch)
+    return ranks.sum(np.zeros(len(task.tally_of_nothing())) + tally)

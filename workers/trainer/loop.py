@@ -17,7 +17,7 @@ from workers.trainer import checkpoint, gradients
 from workers.trainer.checkpoint import Arrays, Snapshot
 from workers.trainer.control import ControlFile
 from workers.trainer.dry_run import measure
-from workers.trainer.evaluation import LEAVE_AT_ONCE, evaluate
+from workers.trainer.evaluation import LEAVE_AT_ONCE, evaluate, train_sample
 from workers.trainer.limits import Limits, StepFacts
 from workers.trainer.memory import Memory
 from workers.trainer.precision import Caster, LossScaler
@@ -269,14 +269,20 @@ def _why_skip(codes: Floats, found_inf: bool, scale: float | None) -> str | None
 def _same_everywhere(agreed: Floats, own: Floats, world: int, whole_weight: float, step: int) -> None:
     """Ranks that no longer do the same must not go on: their weights differ from here on."""
     for name, here, mean in (
-        ("number of applied steps", own[APPLIED], agreed[APPLIED] / world),
-        ("gradient norm", own[NORM], agreed[NORM] / world),
-        ("weight of the batch", whole_weight, agreed[WEIGHT_SUM]),
+        (Text("number of applied steps"), own[APPLIED], agreed[APPLIED] / world),
+        (Text("gradient norm"), own[NORM], agreed[NORM] / world),
+        (Text("weight of the batch"), whole_weight, agreed[WEIGHT_SUM]),
     ):
         if np.isfinite(mean) and np.isfinite(here) and abs(mean - here) > 1e-6 * abs(mean):
             raise TrainingFailed(
                 EndReason.TRAINER_ERROR,
-                f"At step {step} the ranks no longer agree: the {name} is {here:.9g} on one and {mean:.9g} over all.",
+                Text(
+                    "At step %(step)d the ranks no longer agree: the %(name)s is %(here).9g on one and %(mean).9g over all.",
+                    step=step,
+                    name=name,
+                    here=float(here),
+                    mean=float(mean),
+                ),
                 step=step,
             )
 
@@ -288,7 +294,12 @@ def _name_bad_rows(run: Run, batches: list[Any], weights: list[Floats]) -> None:
                 continue
             bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
             rows = ", ".join(str(row + 1) for row in batch.rows[bad][:10])
-            text = f"Not finite in the training rows of rank {run.ranks.rank}: {name} of row {rows}."
+            text = Text(
+                "Not finite in the training rows of rank %(rank)d: %(name)s of row %(rows)s.",
+                rank=run.ranks.rank,
+                name=name,
+                rows=rows,
+            )
             run.events.say("note", level="warning", text=text, step=run.progress.step)
 
 
@@ -298,7 +309,9 @@ def _evaluate(run: Run) -> Request | None:
     if progress.evaluated_at == progress.step:
         return None
     run.context.stage("evaluating", "")
-    result = evaluate(task, run.model, run.caster, run.ranks, run.control, run.context.settings.training.batch_size)
+    batch_size = run.context.settings.training.batch_size
+    sample = train_sample(task)
+    result = evaluate(task, run.model, run.caster, run.ranks, run.control, batch_size, train_rows=sample)
     if isinstance(result, Request):
         return result
     progress.evaluated_at = progress.step
@@ -319,7 +332,7 @@ def _evaluate(run: Run) -> Request | None:
             step=progress.step,
             applied=progress.applied,
             epoch=progress.at.epoch,
-            metrics=result.metrics,
+            metrics=result.metrics | {"train": result.train},
             seconds=result.seconds,
             best=better,
         )
@@ -365,7 +378,11 @@ def _checkpoint(run: Run) -> None:
 
     written = run.ranks.alone(work)
     if isinstance(written, str):
-        text = f"No checkpoint at step {progress.step}: {written} is not finite. The newest good one stays."
+        text = Text(
+            "No checkpoint at step %(step)d: %(what)s is not finite. The newest good one stays.",
+            step=progress.step,
+            what=written,
+        )
         run.events.say("note", level="error", text=text, step=progress.step)
     elif written is not None:
         run.events.say(

@@ -19,10 +19,12 @@ def test_it_is_exact_for_shards_of_unequal_size(tmp_path: Path, train: Any) -> N
     (one,) = train("one", start_from=start, **options).events("evaluation")
     (three,) = train("three", start_from=start, world=3, **options).events("evaluation")
     assert one["metrics"]["rows"] == three["metrics"]["rows"] == 23
-    assert one["metrics"]["loss"] == pytest.approx(three["metrics"]["loss"], rel=1e-6)
-    assert {k: v for k, v in one["metrics"].items() if k != "loss"} == {
-        k: v for k, v in three["metrics"].items() if k != "loss"
-    }
+    for of_one, of_three in (
+        (one["metrics"], three["metrics"]),
+        (one["metrics"].pop("train"), three["metrics"].pop("train")),
+    ):
+        assert of_one.pop("loss") == pytest.approx(of_three.pop("loss"), rel=1e-6)
+        assert of_one == of_three
     assert one["metrics"]["accuracy"] == trained.events("evaluation")[-1]["metrics"]["accuracy"]
 
 
@@ -30,6 +32,34 @@ def test_a_split_smaller_than_the_ranks_is_evaluated_too(tmp_path: Path, train: 
     write_dataset(tmp_path / "two", dev=2)
     (line,) = train("run", world=3, data=tmp_path / "two", training={"max_steps": 2}).events("evaluation")
     assert line["metrics"]["rows"] == 2
+
+
+def test_a_sample_of_the_training_rows_is_measured_too_without_dropout(tmp_path: Path, train: Any) -> None:
+    write_dataset(tmp_path / "few", train=16, dev=21)  # fewer than the dev rows: all of them are the sample
+    options = {"data": tmp_path / "few", "regularisation": {"dropout": 0.5}, "optimizer": {"learning_rate": 1e-2}}
+    run = train("run", training={"max_steps": 60}, checkpoints={"evaluate_every_steps": 30}, **options)
+    first, last = (line["metrics"]["train"] for line in run.events("evaluation"))
+    assert last.keys() == {"loss", "accuracy", "macro_f1", "rows"} and last["rows"] == 16
+    assert last["loss"] < first["loss"] and last["accuracy"] > 0.9
+    # Dropout of a half would not let a step's loss come this low.
+    assert last["loss"] < min(record["loss_all"] for record in run.steps()[-5:])
+
+
+def test_the_sample_is_always_the_same_and_never_larger_than_the_dev_split() -> None:
+    from types import SimpleNamespace
+
+    import numpy as np
+
+    from workers.trainer.evaluation import MOST_TRAIN_ROWS, train_sample
+
+    def sample(train: int, dev: int, lengths: Any = None) -> Any:
+        return train_sample(SimpleNamespace(rows={"train": train, "dev": dev}, lengths=lengths))  # type: ignore[arg-type]
+
+    rows = sample(50_000, 9_000)
+    assert len(set(rows.tolist())) == MOST_TRAIN_ROWS and (rows == sample(50_000, 9_000)).all()
+    assert len(sample(50_000, 30)) == 30 and sample(10, 30).tolist() == list(range(10))
+    lengths = np.arange(1000)[::-1]
+    assert (np.diff(lengths[sample(1000, 200, lengths)]) > 0).all()
 
 
 def test_metrics_are_those_of_scikit_learn() -> None:
