@@ -9,6 +9,7 @@ from pathlib import Path
 
 from workers.contract.messages import AttemptSpec
 from workers.contract.states import EndReason
+from workers.contract.texts import Text
 from workers.run_folder import RunFolder
 from workers.supervisor import copying
 
@@ -34,18 +35,18 @@ class Preparation:
 
     def _run(self) -> None:
         spec, folder = self._spec, self._folder
-        steps: list[tuple[EndReason, str, Callable[[], object]]] = []
+        steps: list[tuple[EndReason, Text, Callable[[], object]]] = []
         if spec.dataset is not None:
             key = spec.dataset.key
             names = {f"{split}.jsonl" for split in spec.dataset.splits}
-            steps.append((EndReason.BAD_DATA, "dataset", lambda: self._copy(key, folder.dataset, only=names)))
+            steps.append((EndReason.BAD_DATA, Text("dataset"), lambda: self._copy(key, folder.dataset, only=names)))
         if spec.model_key is not None:
             model = spec.model_key
-            steps.append((EndReason.MODEL_UNAVAILABLE, "model", lambda: self._copy(model, folder.model)))
+            steps.append((EndReason.MODEL_UNAVAILABLE, Text("model"), lambda: self._copy(model, folder.model)))
         if spec.start_from is not None:
             start = spec.start_from.key
             steps.append(
-                (EndReason.MODEL_UNAVAILABLE, "checkpoint", lambda: self._copy(start, folder.start, verify=True))
+                (EndReason.MODEL_UNAVAILABLE, Text("checkpoint"), lambda: self._copy(start, folder.start, verify=True))
             )
         for reason, what, copy in steps:
             try:
@@ -53,17 +54,27 @@ class Preparation:
             except copying.Stopped:
                 break
             except copying.CopyError as error:
-                self.failure = (reason, f"The {what} to start from cannot be used: {error}.")
+                self.failure = (
+                    reason,
+                    Text("The %(what)s to start from cannot be used: %(error)s.", what=what, error=str(error)),
+                )
                 break
             except OSError as error:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 self.failure = (
                     EndReason.DISK_FULL if full else reason,
-                    f"The {what} could not be copied to the host: {error.strerror or error}.",
+                    Text(
+                        "The %(what)s could not be copied to the host: %(error)s.",
+                        what=what,
+                        error=error.strerror or str(error),
+                    ),
                 )
                 break
             except Exception as error:  # noqa: BLE001 - else the attempt would wait for ever
-                self.failure = (EndReason.LAUNCH_FAILED, f"Copying the {what} failed: {type(error).__name__}: {error}")
+                self.failure = (
+                    EndReason.LAUNCH_FAILED,
+                    Text("Copying the %(what)s failed: %(error)s", what=what, error=f"{type(error).__name__}: {error}"),
+                )
                 break
         self._finished.set()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.contract.messages import AttemptSpec
+from workers.contract.texts import Text
 from workers.run_folder import RunFolder
 from workers.supervisor import copying
 from workers.supervisor.report import Report
@@ -50,7 +51,7 @@ class Publisher:
         """Nothing more is published; what is not done by now has failed."""
         with self._changed:
             for event in self._pending:
-                self._failed(event, "the shared storage took too long")
+                self._failed(event, Text("the shared storage took too long"))
             self._stop = True
 
     def _run(self) -> None:

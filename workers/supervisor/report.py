@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from workers.contract import records
+from workers.contract.texts import spoken
 from workers.run_folder import RunFolder
 
 
@@ -28,7 +29,7 @@ class Report:
 
     def say(self, kind: str, **fields: Any) -> None:
         """Raises OSError if the disk is full; the file then is as it was."""
-        line = {"kind": kind, "at": datetime.now(timezone.utc).isoformat(), **fields}
+        line = {"kind": kind, "at": datetime.now(timezone.utc).isoformat(), **spoken(fields)}
         content = records.dumps(line) + b"\n"
         with self._lock:
             size = os.fstat(self._file).st_size

@@ -15,6 +15,7 @@ from workers import host
 from workers.config import Config
 from workers.contract.messages import AttemptSpec, Kind, Request
 from workers.contract.states import EndReason
+from workers.contract.texts import Text
 from workers.recipes import registry
 from workers.run_folder import RunFolder, atomic_write_json, read_json
 from workers.supervisor import processes
@@ -57,7 +58,9 @@ def start(folder: RunFolder, incoming: Path, config: Config) -> None:
     if busy is None:
         supervisor.run()
     else:
-        supervisor.refuse(f"Device {busy} of {config.host_name} is in use by another attempt.")
+        supervisor.refuse(
+            Text("Device %(device)s of %(host)s is in use by another attempt.", device=busy, host=config.host_name)
+        )
 
 
 def is_over(folder: RunFolder) -> bool:
@@ -152,7 +155,8 @@ class Supervisor:
         except OSError as error:
             if error.errno not in DISK_FULL:
                 raise
-            self.imposed = self.imposed or (EndReason.DISK_FULL, f"The disk of {self.config.host_name} is full.")
+            full = Text("The disk of %(host)s is full.", host=self.config.host_name)
+            self.imposed = self.imposed or (EndReason.DISK_FULL, full)
         self.end()
 
     def recover(self) -> None:
@@ -198,12 +202,16 @@ class Supervisor:
         if self.imposed is None and self.lifeline.lost:
             self.imposed = (
                 EndReason.HOST_LOST,
-                f"{self.config.host_name} could not reach Redis for almost the whole lease of "
-                f"{self.spec.lease_s:g} s; the ranks were stopped before someone else could be given their place.",
+                Text(
+                    "%(host)s could not reach Redis for almost the whole lease of %(lease)g s; the ranks were stopped "
+                    "before someone else could be given their place.",
+                    host=self.config.host_name,
+                    lease=self.spec.lease_s,
+                ),
             )
         limit = self.spec.time_limit_s
         if self.imposed is None and limit is not None and time.monotonic() - self.began > limit:
-            self.imposed = (EndReason.TIME_LIMIT, f"The time limit of {limit:g} s was reached.")
+            self.imposed = (EndReason.TIME_LIMIT, Text("The time limit of %(limit)g s was reached.", limit=limit))
         leave = self.lifeline.control.leave
         unheard = leave not in (None, Request.FINISH) and len(self.ready) < len(self.world)
         return self.imposed is not None or unheard
@@ -214,7 +222,10 @@ class Supervisor:
             recipe = registry.recipe(self.spec.recipe)
             self.launcher = launch(self.folder, self.spec, recipe, self.config, self.address)
         except ValueError as error:
-            self.imposed = (EndReason.LAUNCH_FAILED, f"On {self.config.host_name} {error}.")
+            self.imposed = (
+                EndReason.LAUNCH_FAILED,
+                Text("On %(host)s %(error)s.", host=self.config.host_name, error=str(error)),
+            )
         except OSError as error:
             reason = EndReason.DISK_FULL if error.errno in DISK_FULL else EndReason.LAUNCH_FAILED
             self.imposed = (reason, str(error))

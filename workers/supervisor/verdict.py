@@ -9,6 +9,7 @@ from typing import Any
 
 from workers.contract.messages import Request
 from workers.contract.states import EndReason, Status
+from workers.contract.texts import Text
 
 # The kernel closes a dying process's connections some time before its parent learns that it has ended.
 DIES_LATE_S = 2.0
@@ -99,8 +100,8 @@ def judge(facts: Facts) -> Verdict:
     if facts.imposed is not None:
         return Verdict(*facts.imposed)
     if facts.request in _BY_REQUEST and not (everyone_ended and facts.any_ready):
-        late = " The ranks did not leave in time and were killed." if facts.grace_over else ""
-        return Verdict(_BY_REQUEST[facts.request], f"Asked to {facts.request}.{late}")
+        late = Text("The ranks did not leave in time and were killed.") if facts.grace_over else ""
+        return Verdict(_BY_REQUEST[facts.request], Text.joined(_asked(facts.request), late))
     if first is not None:
         return _from_exit(first, facts)
     if everyone_ended and facts.any_ready:
@@ -108,48 +109,81 @@ def judge(facts: Facts) -> Verdict:
         return Verdict(EndReason.FINISHED_EARLY if finished else EndReason.COMPLETED, "")
     if facts.supervisor_lost:
         return Verdict(
-            EndReason.SUPERVISOR_LOST, "The process that looks after the ranks died; the ranks ended with it."
+            EndReason.SUPERVISOR_LOST, Text("The process that looks after the ranks died; the ranks ended with it.")
         )
     if facts.launcher_exit is not None and facts.launcher_exit < 0:
-        return Verdict(EndReason.CRASHED_BY_SIGNAL, f"The launcher was killed by {_signal(-facts.launcher_exit)}.")
-    last = last_error(facts.launcher_tail)
-    return Verdict(
-        EndReason.LAUNCH_FAILED,
-        f"The launcher ended with exit code {facts.launcher_exit} before the ranks were running"
-        + (f": {last}" if last else "."),
-    )
+        text = Text("The launcher was killed by %(signal)s.", signal=_signal(-facts.launcher_exit))
+        return Verdict(EndReason.CRASHED_BY_SIGNAL, text)
+    last, code = last_error(facts.launcher_tail), str(facts.launcher_exit)
+    if last:
+        text = Text(
+            "The launcher ended with exit code %(code)s before the ranks were running: %(error)s", code=code, error=last
+        )
+    else:
+        text = Text("The launcher ended with exit code %(code)s before the ranks were running.", code=code)
+    return Verdict(EndReason.LAUNCH_FAILED, text)
+
+
+def _asked(request: Request) -> Text:
+    match request:
+        case Request.CANCEL:
+            return Text("Asked to cancel.")
+        case Request.PAUSE:
+            return Text("Asked to pause.")
+        case Request.DRAIN:
+            return Text("Asked to drain.")
+        case _:
+            return Text("Asked to supersede.")
 
 
 def _from_outcome(outcome: dict[str, Any]) -> Verdict:
     reason = EndReason(outcome["end_reason"])
     rank = outcome.get("rank") if reason.status is Status.FAILED else None
-    return Verdict(reason, str(outcome.get("detail") or ""), rank, outcome.get("step"))
+    detail = str(outcome.get("detail") or "")
+    if outcome.get("said"):
+        detail = Text.of(detail, outcome["said"])
+    return Verdict(reason, detail, rank, outcome.get("step"))
 
 
 def _from_exit(exit: RankExit, facts: Facts) -> Verdict:
     error = last_error(exit.tail) if exit.signal != signal.SIGKILL else ""
+    reason, text = _how_it_ended(exit, facts, error)
+    # Who lost its peer is not to blame: that one hangs or cannot be reached, and has said nothing.
+    lost_peer = exit.signal == signal.SIGABRT and _LOST_PEER.search(error) and reason is EndReason.CRASHED_BY_SIGNAL
+    return Verdict(reason, text, None if lost_peer else exit.rank, exit.step)
+
+
+def _how_it_ended(exit: RankExit, facts: Facts, error: str) -> tuple[EndReason, Text]:
+    values = {"rank": exit.rank, "error": error}
     if re.search(r"\bMemoryError\b|ResourceExhausted|[Oo]ut of memory", error):
-        return Verdict(EndReason.OUT_OF_MEMORY, f"Rank {exit.rank}: {error}", exit.rank, exit.step)
+        return EndReason.OUT_OF_MEMORY, Text("Rank %(rank)d: %(error)s", **values)
     if re.search(r"No space left on device|Disk quota exceeded", error):
-        return Verdict(EndReason.DISK_FULL, f"Rank {exit.rank}: {error}", exit.rank, exit.step)
+        return EndReason.DISK_FULL, Text("Rank %(rank)d: %(error)s", **values)
     if exit.signal == signal.SIGABRT and _LOST_PEER.search(error):
-        # The rank that is to blame hangs or cannot be reached, and has said nothing.
-        detail = f"Rank {exit.rank} got no answer from another rank and aborted: {error}"
-        return Verdict(EndReason.CRASHED_BY_SIGNAL, detail, None, exit.step)
+        return EndReason.CRASHED_BY_SIGNAL, Text(
+            "Rank %(rank)d got no answer from another rank and aborted: %(error)s", **values
+        )
     if exit.signal is not None:
-        detail = f"Rank {exit.rank} was killed by {_signal(exit.signal)}"
+        values["signal"] = _signal(exit.signal)
         if exit.signal == signal.SIGKILL and facts.oom_kills:
-            detail += ", perhaps by the kernel's out-of-memory killer, which was active on this host meanwhile"
-        if exit.signal == signal.SIGABRT and error:
-            detail += f"; the last line of its log: {error}"
-        return Verdict(EndReason.CRASHED_BY_SIGNAL, f"{detail}.", exit.rank, exit.step)
+            text = Text(
+                "Rank %(rank)d was killed by %(signal)s, perhaps by the kernel's out-of-memory killer, which was active "
+                "on this host meanwhile.",
+                **values,
+            )
+        elif exit.signal == signal.SIGABRT and error:
+            text = Text("Rank %(rank)d was killed by %(signal)s; the last line of its log: %(error)s.", **values)
+        else:
+            text = Text("Rank %(rank)d was killed by %(signal)s.", **values)
+        return EndReason.CRASHED_BY_SIGNAL, text
+    values["code"] = str(exit.exit_code)
     if facts.disk_full:
-        detail = f"Rank {exit.rank} ended with exit code {exit.exit_code} when the host's disk was full."
-        return Verdict(EndReason.DISK_FULL, detail, exit.rank, exit.step)
-    said = f": {error}" if error else "."
-    return Verdict(
-        EndReason.TRAINER_ERROR, f"Rank {exit.rank} ended with exit code {exit.exit_code}{said}", exit.rank, exit.step
-    )
+        return EndReason.DISK_FULL, Text(
+            "Rank %(rank)d ended with exit code %(code)s when the host's disk was full.", **values
+        )
+    if error:
+        return EndReason.TRAINER_ERROR, Text("Rank %(rank)d ended with exit code %(code)s: %(error)s", **values)
+    return EndReason.TRAINER_ERROR, Text("Rank %(rank)d ended with exit code %(code)s.", **values)
 
 
 def _signal(number: int) -> str:

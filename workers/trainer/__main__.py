@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from workers.contract.messages import AttemptSpec
 from workers.contract.states import EndReason, Status
+from workers.contract.texts import Text, spoken
 from workers.recipes.registry import recipe
 from workers.run_folder import RunFolder, atomic_write_json
 from workers.trainer.spool import Events
@@ -39,7 +40,7 @@ def main(path: str) -> int:
     print(f"ends: {end.reason}. {end.detail}", flush=True)
     try:
         events.say("outcome", **outcome)
-        atomic_write_json(folder.outcome(rank), {**outcome, "at": datetime.now(timezone.utc).isoformat()})
+        atomic_write_json(folder.outcome(rank), {**spoken(outcome), "at": datetime.now(timezone.utc).isoformat()})
     except OSError:  # the disk is full, and that is the reason; the exit status says the rest
         traceback.print_exc()
         return 1
@@ -88,7 +89,10 @@ def explain(error: BaseException, rank: int) -> TrainingFailed:
         return TrainingFailed(EndReason.OUT_OF_MEMORY, detail, rank=rank)
     if "/gloo/" in text:
         # The rank that is to blame cannot say so: it is dead, hangs, or cannot be reached.
-        return TrainingFailed(EndReason.TRAINER_ERROR, f"Rank {rank} lost contact with another rank: {detail}")
+        return TrainingFailed(
+            EndReason.TRAINER_ERROR,
+            Text("Rank %(rank)d lost contact with another rank: %(error)s", rank=rank, error=detail),
+        )
     return TrainingFailed(EndReason.TRAINER_ERROR, detail, rank=rank)
 
 

@@ -30,6 +30,7 @@ from safetensors.numpy import load_file, save_file
 
 from workers.contract import records
 from workers.contract.states import EndReason
+from workers.contract.texts import Text
 from workers.run_folder import RunFolder
 from workers.trainer.task import TrainingFailed
 
@@ -69,8 +70,13 @@ def set_weights(model: Any, weights: Arrays) -> None:
         if there != here:
             raise TrainingFailed(
                 EndReason.BAD_SETTINGS,
-                f"The checkpoint does not fit these settings: it has {there} for “{name}”, the model has {here}. "
-                "Start from scratch, or give the model's sizes and vocabulary back their old values.",
+                Text(
+                    "The checkpoint does not fit these settings: it has %(there)s for “%(name)s”, the model has %(here)s. "
+                    "Start from scratch, or give the model's sizes and vocabulary back their old values.",
+                    there=str(there),
+                    name=name,
+                    here=str(here),
+                ),
             )
     for name, tensor in own.items():
         tensor.set_value(weights[name])
@@ -156,7 +162,7 @@ def read(path: Path) -> Snapshot:
         )
     except (OSError, ValueError, KeyError) as error:
         raise TrainingFailed(
-            EndReason.TRAINER_ERROR, f"The checkpoint to start from cannot be read: {error}"
+            EndReason.TRAINER_ERROR, Text("The checkpoint to start from cannot be read: %(error)s", error=str(error))
         ) from error
 
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from workers.contract.messages import Request
+from workers.contract.texts import Text
 from workers.trainer import checkpoint
 from workers.trainer.evaluation import evaluate
 from workers.trainer.memory import Memory
@@ -50,7 +51,7 @@ def _checkpoint(run: Run) -> dict[str, Any]:
     written = run.ranks.alone(work)
     seconds = time.monotonic() - started
     if isinstance(written, str):
-        text = f"After the last step {written} is not finite: a real run could not save a checkpoint."
+        text = Text("After the last step %(what)s is not finite: a real run could not save a checkpoint.", what=written)
         run.events.say("note", level="error", text=text, step=run.progress.step)
     if not isinstance(written, checkpoint.Written):
         return {"checkpoint_s": None, "checkpoint_bytes": None}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from workers.contract.records import SKIP_FOUND_INF, SKIP_GRAD, SKIP_INPUT, SKIP_LOSS
 from workers.contract.states import EndReason
+from workers.contract.texts import Text
 from workers.contract.training import LimitSettings
 from workers.trainer.task import TrainingFailed
 
@@ -46,9 +47,21 @@ class Limits:
         if len(self.skipped) >= limit:
             raise _skips_end_it(self.skipped)
         if len(self.high_loss) >= limit:
-            raise _diverged("loss", "loss", self.high_loss, loss_limit or 0.0)
+            first, last = self.high_loss[0], self.high_loss[-1]
+            text = Text(
+                "The loss was above its limit of %(limit)g in %(count)d applied steps in a row: %(first).4g at step "
+                "%(first_step)d, %(last).4g at step %(last_step)d.",
+                **_above(self.high_loss, loss_limit, first.loss, last.loss),
+            )
+            raise TrainingFailed(EndReason.DIVERGED, text, step=first.step)
         if len(self.high_norm) >= limit:
-            raise _diverged("gradient norm", "grad_norm", self.high_norm, norm_limit or 0.0)
+            first, last = self.high_norm[0], self.high_norm[-1]
+            text = Text(
+                "The gradient norm was above its limit of %(limit)g in %(count)d applied steps in a row: %(first).4g at "
+                "step %(first_step)d, %(last).4g at step %(last_step)d.",
+                **_above(self.high_norm, norm_limit, first.grad_norm, last.grad_norm),
+            )
+            raise TrainingFailed(EndReason.DIVERGED, text, step=first.step)
 
 
 def _count(run: list[StepFacts], facts: StepFacts, bad: bool) -> None:
@@ -61,51 +74,73 @@ def _count(run: list[StepFacts], facts: StepFacts, bad: bool) -> None:
 def _skips_end_it(run: list[StepFacts]) -> TrainingFailed:
     first, last = run[0], run[-1]
     collapsed = all(facts.skipped == SKIP_FOUND_INF for facts in run)
-    sentences = [f"At step {first.step} {_what_was_wrong(first)}."]
+    sentences = [_what_was_wrong(first)]
     if len(run) > 1:
-        sentences.append(f"All {len(run)} steps from {first.step} to {last.step} were skipped.")
+        span = {"count": len(run), "first": first.step, "last": last.step}
+        sentences.append(Text("All %(count)d steps from %(first)d to %(last)d were skipped.", **span))
     else:
-        sentences.append("The step was skipped.")
+        sentences.append(Text("The step was skipped."))
     if first.loss_scale is not None and last.loss_scale is not None:
-        sentences.append(f"The loss scale went from {first.loss_scale:g} to {last.loss_scale:g}.")
-    sentences.append("The weights are those of the step before.")
+        scales = {"old": first.loss_scale, "new": last.loss_scale}
+        sentences.append(Text("The loss scale went from %(old)g to %(new)g.", **scales))
+    sentences.append(Text("The weights are those of the step before."))
     own = first.bad_inputs or first.bad_losses
     return TrainingFailed(
         EndReason.LOSS_SCALE_COLLAPSED if collapsed else EndReason.NON_FINITE,
-        " ".join(sentences),
+        Text.joined(*sentences),
         rank=own[0] if own and len(own) < len(first.losses) else None,
         step=first.step,
     )
 
 
-def _what_was_wrong(facts: StepFacts) -> str:
-    if facts.skipped == SKIP_INPUT:
-        return f"the input of {_ranks(facts.bad_inputs, facts)} held a number that is not finite{_and_loss(facts)}"
-    if facts.skipped == SKIP_LOSS:
-        values = ", ".join(f"{facts.losses[rank]:g}" for rank in facts.bad_losses)
-        return f"the loss of {_ranks(facts.bad_losses, facts)} was {values}"
-    if facts.skipped == SKIP_FOUND_INF:
-        return f"the loss was {facts.loss:.4g} and the gradients overflowed at a loss scale of {facts.loss_scale:g}"
-    assert facts.skipped == SKIP_GRAD
-    return f"the loss was {facts.loss:.4g} but the gradient norm was {facts.grad_norm:g}"
-
-
-def _and_loss(facts: StepFacts) -> str:
+def _what_was_wrong(facts: StepFacts) -> Text:
+    step = facts.step
     values = ", ".join(f"{facts.losses[rank]:g}" for rank in facts.bad_losses)
-    return f" (its loss: {values})" if values else ""
-
-
-def _ranks(ranks: list[int], facts: StepFacts) -> str:
-    if len(ranks) == len(facts.losses) > 1:
-        return "every rank"
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
-
-
-def _diverged(what: str, name: str, run: list[StepFacts], limit: float) -> TrainingFailed:
-    first, last = run[0], run[-1]
-    return TrainingFailed(
-        EndReason.DIVERGED,
-        f"The {what} was above its limit of {limit:g} in {len(run)} applied steps in a row: "
-        f"{getattr(first, name):.4g} at step {first.step}, {getattr(last, name):.4g} at step {last.step}.",
-        step=first.step,
+    if facts.skipped == SKIP_INPUT:
+        ranks = _ranks(facts.bad_inputs, facts)
+        if not values:
+            return Text(
+                "At step %(step)d the input of %(ranks)s held a number that is not finite.", step=step, ranks=ranks
+            )
+        return Text(
+            "At step %(step)d the input of %(ranks)s held a number that is not finite (its loss: %(values)s).",
+            step=step,
+            ranks=ranks,
+            values=values,
+        )
+    if facts.skipped == SKIP_LOSS:
+        ranks = _ranks(facts.bad_losses, facts)
+        return Text("At step %(step)d the loss of %(ranks)s was %(values)s.", step=step, ranks=ranks, values=values)
+    if facts.skipped == SKIP_FOUND_INF:
+        return Text(
+            "At step %(step)d the loss was %(loss).4g and the gradients overflowed at a loss scale of %(scale)g.",
+            step=step,
+            loss=facts.loss,
+            scale=facts.loss_scale,
+        )
+    assert facts.skipped == SKIP_GRAD
+    return Text(
+        "At step %(step)d the loss was %(loss).4g but the gradient norm was %(norm)g.",
+        step=step,
+        loss=facts.loss,
+        norm=facts.grad_norm,
     )
+
+
+def _ranks(ranks: list[int], facts: StepFacts) -> Text:
+    if len(ranks) == len(facts.losses) > 1:
+        return Text("every rank")
+    if len(ranks) == 1:
+        return Text("rank %(rank)d", rank=ranks[0])
+    return Text("ranks %(ranks)s", ranks=", ".join(map(str, ranks)))
+
+
+def _above(run: list[StepFacts], limit: float | None, first: float, last: float) -> dict[str, float]:
+    return {
+        "limit": limit or 0.0,
+        "count": len(run),
+        "first": first,
+        "first_step": run[0].step,
+        "last": last,
+        "last_step": run[-1].step,
+    }

@@ -13,6 +13,7 @@ import paddle
 from workers.contract import records
 from workers.contract.messages import Request
 from workers.contract.states import EndReason
+from workers.contract.texts import Text
 from workers.trainer import checkpoint, gradients
 from workers.trainer.checkpoint import Arrays, Snapshot
 from workers.trainer.control import ControlFile
@@ -354,10 +355,25 @@ def _no_longer_better(run: Run) -> bool:
     if early.patience is None or progress.waited < early.patience or progress.evaluated_at != progress.step:
         return False
     if run.ranks.rank == 0:
-        text = (
-            f"Stopped early: in {progress.waited} evaluations in a row {run.task.best_by} did not "
-            f"{'fall below' if run.task.lower_is_better else 'rise above'} {progress.reached:.4f} by more than {early.min_delta:g}. The best weights are those of step {progress.best_step}."
-        )
+        values = {
+            "count": progress.waited,
+            "metric": run.task.best_by,
+            "value": progress.reached,
+            "delta": early.min_delta,
+            "step": progress.best_step,
+        }
+        if run.task.lower_is_better:
+            text = Text(
+                "Stopped early: in %(count)d evaluations in a row %(metric)s did not fall below %(value).4f by more than "
+                "%(delta)g. The best weights are those of step %(step)d.",
+                **values,
+            )
+        else:
+            text = Text(
+                "Stopped early: in %(count)d evaluations in a row %(metric)s did not rise above %(value).4f by more than "
+                "%(delta)g. The best weights are those of step %(step)d.",
+                **values,
+            )
         run.events.say("note", level="info", text=text, step=progress.step)
         print(text, flush=True)
     return True

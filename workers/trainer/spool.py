@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.contract import records
+from workers.contract.texts import spoken
 
 
 class Spool:
@@ -43,7 +44,7 @@ class Events(Spool):
 
     def say(self, kind: str, **data: Any) -> None:
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        self.append(records.dumps({"kind": kind, "at": at, **data}) + b"\n")
+        self.append(records.dumps({"kind": kind, "at": at, **spoken(data)}) + b"\n")
 
 
 def _cut_torn_tail(path: Path, fd: int) -> None:

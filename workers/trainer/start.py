@@ -10,6 +10,7 @@ import numpy as np
 import paddle
 
 from workers.contract.states import EndReason
+from workers.contract.texts import Text
 from workers.recipes.registry import recipe
 from workers.trainer import checkpoint
 from workers.trainer.control import ControlFile
@@ -29,7 +30,7 @@ def start(context: Context, ranks: Ranks, events: Events) -> Run:
     task: Task = importlib.import_module(recipe(context.spec.recipe).module).build(context)
     for split in ("train", "dev"):
         if task.rows[split] == 0:
-            raise TrainingFailed(EndReason.BAD_DATA, f"The {split} split has no rows.")
+            raise TrainingFailed(EndReason.BAD_DATA, Text("The %(split)s split has no rows.", split=split))
     context.stage("building the model", "")
     model = task.build_model()
     caster = Caster(settings.precision.mode, model)
@@ -112,8 +113,11 @@ def _go_on_from(run: Run) -> None:
         if state["identity"].get(name) != value:
             raise TrainingFailed(
                 EndReason.BAD_SETTINGS,
-                f"The checkpoint does not fit these settings: its {name} differs. "
-                "Start from scratch, or give the settings of data and model back their old values.",
+                Text(
+                    "The checkpoint does not fit these settings: its %(name)s differs. "
+                    "Start from scratch, or give the settings of data and model back their old values.",
+                    name=name,
+                ),
             )
     checkpoint.set_weights(run.model, saved.weights)
     checkpoint.set_moments(run.model, run.optimizer, saved.moments)
@@ -163,15 +167,24 @@ def _set_power(optimizer: Any, accumulator: str, value: float) -> None:
         tensor.set_value(np.full(tensor.shape, value, dtype=np.float32))
 
 
-def _how_it_goes_on(run: Run, changed: list[str]) -> str:
+def _how_it_goes_on(run: Run, changed: list[str]) -> Text:
     progress = run.progress
-    text = (
-        f"Goes on from the checkpoint at step {progress.step} ({progress.applied} applied), epoch {progress.at.epoch}"
-    )
+    where = {"step": progress.step, "applied": progress.applied, "epoch": progress.at.epoch}
     if progress.at.offset:
-        text += f" after {progress.at.offset} of {run.sampler.rows} rows"
+        text = Text(
+            "Goes on from the checkpoint at step %(step)d (%(applied)d applied), epoch %(epoch)d after %(offset)d of "
+            "%(rows)d rows.",
+            offset=progress.at.offset,
+            rows=run.sampler.rows,
+            **where,
+        )
+    else:
+        text = Text("Goes on from the checkpoint at step %(step)d (%(applied)d applied), epoch %(epoch)d.", **where)
     if {"training.batch_size", "training.accumulation", "devices.devices_per_node"} & set(changed):
-        text += f"; batches of {run.sampler.global_batch} rows from there on, in the same order of rows"
+        batches = Text(
+            "Batches of %(rows)d rows from there on, in the same order of rows.", rows=run.sampler.global_batch
+        )
+        text = Text.joined(text, batches)
     if "training.seed" in changed:
-        text += "; the new seed changes the order of the rest of this epoch"
-    return text + ("; changed: " + ", ".join(changed) if changed else "") + "."
+        text = Text.joined(text, Text("The new seed changes the order of the rest of this epoch."))
+    return Text.joined(text, Text("Changed: %(settings)s.", settings=", ".join(changed)) if changed else "")

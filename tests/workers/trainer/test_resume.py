@@ -123,7 +123,7 @@ def test_another_batch_size_goes_on_at_the_same_row(train: Any) -> None:
     assert [record["samples"] for record in records] == [11, 11, 11, 11]
     assert {record["epoch"] for record in records} == {0}
     (note,) = second.events("note")
-    assert "after 20 of 64 rows; batches of 11 rows from there on" in note["text"]
+    assert "after 20 of 64 rows. Batches of 11 rows from there on" in note["text"]
     (plan,) = second.events("plan")
     assert plan["total_steps"] == 9
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from workers.contract.records import from_json_number
 from workers.contract.states import EndReason
+from workers.contract.texts import Text
 from workers.recipes.text_classification.settings import DataSettings
 from workers.trainer.task import Floats, Rows, TrainingFailed
 
@@ -43,42 +44,66 @@ def read(path: Path, settings: DataSettings, labels: list[str]) -> Texts:
     try:
         lines = path.open(encoding="utf-8")
     except FileNotFoundError:
-        raise TrainingFailed(EndReason.BAD_DATA, f"The dataset has no {path.name}.") from None
+        raise TrainingFailed(EndReason.BAD_DATA, Text("The dataset has no %(file)s.", file=path.name)) from None
     with lines:
         for number, line in enumerate(lines, 1):
-            where = f"row {number} of {path.name}"
+            where = {"row": number, "file": path.name}
             try:
                 row = json.loads(line)
             except ValueError:
-                raise TrainingFailed(EndReason.BAD_DATA, f"{where} is not JSON.") from None
+                raise TrainingFailed(
+                    EndReason.BAD_DATA, Text("row %(row)d of %(file)s is not JSON.", **where)
+                ) from None
             text = _column(row, settings.text_column, where)
             if not isinstance(text, str):
-                raise TrainingFailed(EndReason.BAD_DATA, f"{where}: “{settings.text_column}” is not a text: {text!r}.")
+                problem = Text(
+                    "row %(row)d of %(file)s: “%(column)s” is not a text: %(value)s.",
+                    column=settings.text_column,
+                    value=repr(text),
+                    **where,
+                )
+                raise TrainingFailed(EndReason.BAD_DATA, problem)
             label = str(_column(row, settings.label_column, where))
             if label not in index:
-                raise TrainingFailed(
-                    EndReason.BAD_DATA, f"{where} has the label “{label}”, not one of: {', '.join(labels)}."
+                problem = Text(
+                    "row %(row)d of %(file)s has the label “%(label)s”, not one of: %(labels)s.",
+                    label=label,
+                    labels=", ".join(labels),
+                    **where,
                 )
+                raise TrainingFailed(EndReason.BAD_DATA, problem)
             texts.append(text)
             classes.append(index[label])
             weights.append(_weight(row, settings.weight_column, where) if settings.weight_column else 1.0)
     if not texts:
-        raise TrainingFailed(EndReason.BAD_DATA, f"{path.name} has no rows.")
+        raise TrainingFailed(EndReason.BAD_DATA, Text("%(file)s has no rows.", file=path.name))
     return Texts(texts, np.array(classes, np.int64), np.array(weights, np.float64))
 
 
-def _column(row: Any, name: str, where: str) -> Any:
+def _column(row: Any, name: str, where: dict[str, Any]) -> Any:
     if not isinstance(row, dict) or name not in row:
         has = ", ".join(row) if isinstance(row, dict) else "none"
-        raise TrainingFailed(EndReason.BAD_DATA, f"{where} has no column “{name}”; it has: {has}.")
+        problem = Text(
+            "row %(row)d of %(file)s has no column “%(column)s”; it has: %(columns)s.",
+            column=name,
+            columns=has,
+            **where,
+        )
+        raise TrainingFailed(EndReason.BAD_DATA, problem)
     return row[name]
 
 
-def _weight(row: Any, name: str, where: str) -> float:
+def _weight(row: Any, name: str, where: dict[str, Any]) -> float:
     """A NaN or an infinity is a number here: a broken row must be seen in training, with its rank and step."""
     value = from_json_number(_column(row, name, where))
     if isinstance(value, bool) or not isinstance(value, (int, float)) or (math.isfinite(value) and value < 0):
-        raise TrainingFailed(EndReason.BAD_DATA, f"{where}: “{name}” is not a number of 0 or more: {value!r}.")
+        problem = Text(
+            "row %(row)d of %(file)s: “%(column)s” is not a number of 0 or more: %(value)s.",
+            column=name,
+            value=repr(value),
+            **where,
+        )
+        raise TrainingFailed(EndReason.BAD_DATA, problem)
     return float(value)
 
 

@@ -10,6 +10,7 @@ import paddle
 from paddle.static import InputSpec
 
 from workers.contract.states import EndReason
+from workers.contract.texts import Text
 from workers.trainer.task import TrainingFailed
 
 # The traced program may order sums differently than the model does.
@@ -40,7 +41,10 @@ def inference_folder(model: Any, tokenizer: Any, labels: list[str], sample: Any,
     if not difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise TrainingFailed(
             EndReason.TRAINER_ERROR,
-            f"The exported program gives other logits than the model (by {difference:.3g}); it was not published.",
+            Text(
+                "The exported program gives other logits than the model (by %(difference).3g); it was not published.",
+                difference=difference,
+            ),
         )
 
 

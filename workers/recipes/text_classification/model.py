@@ -11,6 +11,7 @@ from typing import Any
 from paddlenlp.transformers import ErnieConfig, ErnieForSequenceClassification, ErnieTokenizer
 
 from workers.contract.states import EndReason
+from workers.contract.texts import Text
 from workers.recipes.text_classification.settings import ModelSource, TextClassificationSettings
 from workers.trainer.task import Context, TrainingFailed
 
@@ -24,24 +25,32 @@ def source(context: Context) -> str | None:
     if settings.source is ModelSource.SCRATCH:
         return None
     if settings.source is ModelSource.JOB:
-        return str(_checked(context.folder.model, f"The exported model of job {settings.job}"))
+        return str(_checked(context.folder.model, Text("The exported model of job %(job)d", job=settings.job)))
     if settings.source is ModelSource.FOLDER:
         return str(_below_a_root(settings.folder))
     name: str = settings.name
     if os.environ.get("HUB_ALLOWED") != "true":
         raise TrainingFailed(
             EndReason.MODEL_UNAVAILABLE,
-            f"This host does not fetch models, so “{name}” is not to be had: its staff can set HUB_ALLOWED=true, "
-            "or put the model's PaddleNLP folder below one of its model roots for jobs that start from “folder”.",
+            Text(
+                "This host does not fetch models, so “%(name)s” is not to be had: its staff can set HUB_ALLOWED=true, "
+                "or put the model's PaddleNLP folder below one of its model roots for jobs that start from “folder”.",
+                name=name,
+            ),
         )
     if name in ErnieForSequenceClassification.pretrained_init_configuration and not _pickle_allowed():
         raise TrainingFailed(
             EndReason.MODEL_UNAVAILABLE,
-            f"PaddleNLP fetches “{name}” as pickled weights, which are read only where the host's staff has set "
-            "ALLOW_PICKLE_MODELS=true. A hub repository with safetensors, or a folder of them, needs no such leave.",
+            Text(
+                "PaddleNLP fetches “%(name)s” as pickled weights, which are read only where the host's staff has set "
+                "ALLOW_PICKLE_MODELS=true. A hub repository with safetensors, or a folder of them, needs no such leave.",
+                name=name,
+            ),
         )
     if not _HUB_NAME.fullmatch(name) or ".." in name or Path(name).exists():
-        raise TrainingFailed(EndReason.MODEL_UNAVAILABLE, f"“{name}” is not a name that a hub can know.")
+        raise TrainingFailed(
+            EndReason.MODEL_UNAVAILABLE, Text("“%(name)s” is not a name that a hub can know.", name=name)
+        )
     return name
 
 
@@ -72,7 +81,11 @@ def build(settings: TextClassificationSettings, pretrained: str | None, vocabula
         if settings.data.max_length > longest:
             raise TrainingFailed(
                 EndReason.BAD_SETTINGS,
-                f"The longest text is set to {settings.data.max_length} tokens, but this model takes {longest} at most.",
+                Text(
+                    "The longest text is set to %(length)d tokens, but this model takes %(most)d at most.",
+                    length=settings.data.max_length,
+                    most=longest,
+                ),
             )
         return model
     sizes = settings.model
@@ -94,25 +107,35 @@ def _below_a_root(folder: str) -> Path:
     roots = [Path(root).resolve() for root in os.environ.get("MODEL_ROOTS", "").split(",") if root]
     if not roots:
         raise TrainingFailed(
-            EndReason.MODEL_UNAVAILABLE, "This host has no model roots: its MODEL_ROOTS names no folder."
+            EndReason.MODEL_UNAVAILABLE, Text("This host has no model roots: its MODEL_ROOTS names no folder.")
         )
     for root in roots:
         path = (root / folder).resolve()
         if path != root and path.is_relative_to(root) and path.is_dir():
-            return _checked(path, f"The model folder “{folder}”")
+            return _checked(path, Text("The model folder “%(folder)s”", folder=folder))
     raise TrainingFailed(
         EndReason.MODEL_UNAVAILABLE,
-        f"There is no folder “{folder}” below this host's model roots. Give a path below one of them, such as ernie-3.0-base-zh.",
+        Text(
+            "There is no folder “%(folder)s” below this host's model roots. Give a path below one of them, such as "
+            "ernie-3.0-base-zh.",
+            folder=folder,
+        ),
     )
 
 
-def _checked(path: Path, what: str) -> Path:
+def _checked(path: Path, what: Text) -> Path:
     if not (path / "config.json").exists():
-        raise TrainingFailed(EndReason.MODEL_UNAVAILABLE, f"{what} has no config.json.")
+        raise TrainingFailed(EndReason.MODEL_UNAVAILABLE, Text("%(what)s has no config.json.", what=what))
     if not _only_safetensors(path) and not ((path / PICKLED).exists() and _pickle_allowed()):
         raise TrainingFailed(
             EndReason.MODEL_UNAVAILABLE,
-            f"{what} has no {SAFE}. Pickled weights ({PICKLED}) are read only where the host's staff has set ALLOW_PICKLE_MODELS=true.",
+            Text(
+                "%(what)s has no %(safe)s. Pickled weights (%(pickled)s) are read only where the host's staff has set "
+                "ALLOW_PICKLE_MODELS=true.",
+                what=what,
+                safe=SAFE,
+                pickled=PICKLED,
+            ),
         )
     return path
 
@@ -138,12 +161,17 @@ def _from_pretrained(what: Any, name: str, **options: Any) -> Any:
     except Exception as error:
         if Path(name).is_dir():
             raise TrainingFailed(
-                EndReason.MODEL_UNAVAILABLE, f"The model folder cannot be loaded: {_first_line(error)}"
+                EndReason.MODEL_UNAVAILABLE,
+                Text("The model folder cannot be loaded: %(error)s", error=_first_line(error)),
             ) from error
         raise TrainingFailed(
             EndReason.MODEL_UNAVAILABLE,
-            f"“{name}” could not be fetched from the hub: {_first_line(error)} If this host is offline, put the "
-            "model's PaddleNLP folder below one of its model roots and start from “folder”.",
+            Text(
+                "“%(name)s” could not be fetched from the hub: %(error)s If this host is offline, put the model's "
+                "PaddleNLP folder below one of its model roots and start from “folder”.",
+                name=name,
+                error=_first_line(error),
+            ),
         ) from error
 
 

@@ -13,6 +13,7 @@ from paddlenlp.transformers import ErnieTokenizer
 from paddlenlp.transformers.bert.tokenizer import BasicTokenizer
 
 from workers.contract.states import EndReason
+from workers.contract.texts import Text
 from workers.recipes.text_classification import data, export, metrics, model
 from workers.trainer.task import Batch, Context, Floats, Rows, Split, TrainingFailed
 
@@ -29,7 +30,9 @@ class TextClassification:
     def __init__(self, context: Context) -> None:
         settings, dataset = context.settings, context.spec.dataset
         if dataset is None or len(dataset.labels) < 2:
-            raise TrainingFailed(EndReason.BAD_DATA, "Text classification needs a dataset with two labels or more.")
+            raise TrainingFailed(
+                EndReason.BAD_DATA, Text("Text classification needs a dataset with two labels or more.")
+            )
         self.settings, self.classes = settings, list(dataset.labels)
         self.pretrained = model.source(context)
         context.stage("reading data", dataset.name)
