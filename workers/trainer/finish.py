@@ -1,10 +1,11 @@
-"""After training, on rank 0: the best weights as a model folder and as an inference program."""
+"""After training, on rank 0: what the best weights get most wrong, then they as a model folder and as an inference program."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from workers.contract.states import EndReason
+from workers.trainer import worst
 from workers.trainer.checkpoint import set_weights
 from workers.trainer.evaluation import LEAVE_AT_ONCE
 from workers.trainer.loop import REASONS, Run
@@ -15,9 +16,12 @@ def finish(run: Run, reason: EndReason) -> EndReason:
     asked = run.control.read().leave
     if asked in LEAVE_AT_ONCE and asked is not None:
         return REASONS[asked]
-    run.context.stage("exporting", "")
     if run.best_weights is not None:
         set_weights(run.model, run.best_weights)
+    asked = worst.report(run)
+    if asked is not None:
+        return REASONS[asked]
+    run.context.stage("exporting", "")
     run.caster.remove()
     run.model.eval()
     folder = run.context.folder

@@ -83,5 +83,11 @@ class Task(Protocol):
 
     def metrics(self, tally: Floats) -> dict[str, Any]: ...
 
+    def shown(self, outputs: Any, batch: Batch, i: int) -> dict[str, str | int | float | bool | None]:
+        """What people see of sample `i` of a dev batch when it is among those with the greatest loss, by column: of
+        the row (a text, a label, a target), and what the model made of it (“predicted”, “probability” …).
+        Long texts are cut by the trainer. Only those who may see the dataset see more than label, predicted and
+        probability."""
+
     def export(self, model: Any, folder: Path) -> list[str]:
         """Write finished models as subfolders of `folder`; returns their names. Rank 0 only."""

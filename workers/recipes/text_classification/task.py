@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,7 @@ class TextClassification:
         self.ids: dict[Split, list[Rows]] = {"train": ids[: len(train.texts)], "dev": ids[len(train.texts) :]}
         self.labels: dict[Split, Rows] = {"train": train.labels, "dev": dev.labels}
         self.rows: dict[Split, int] = {"train": len(train.texts), "dev": len(dev.texts)}
+        self.dev_texts = dev.texts
         self.weights: Floats = train.weights
         self.lengths: Rows | None = np.array([len(row) for row in self.ids["train"]])
         # Rows of like length next to each other: less padding in evaluation.
@@ -97,10 +97,20 @@ class TextClassification:
     def metrics(self, tally: Floats) -> dict[str, Any]:
         return metrics.metrics(tally, self.classes)
 
+    def shown(self, outputs: Any, batch: Batch, i: int) -> dict[str, str | int | float | bool | None]:
+        logits = outputs[i].numpy().astype(np.float64)
+        predicted = int(logits.argmax())
+        powers = np.exp(logits - logits[predicted])
+        return {
+            "text": self.dev_texts[batch.rows[i]],
+            "label": self.classes[batch.arrays["labels"][i]],
+            "predicted": self.classes[predicted],
+            "probability": float(powers[predicted] / powers.sum()),
+        }
+
     def export(self, model: Any, folder: Path) -> list[str]:
         sample = self.batch("dev", np.arange(min(8, self.rows["dev"])))
         export.model_folder(model, self.tokenizer, folder / "model")
-        export.inference_folder(model, self.tokenizer, self.classes, sample.arrays["input_ids"], folder / "inference")
-        labels = json.dumps(self.classes, ensure_ascii=False, indent=2)
-        (folder / "inference" / "labels.json").write_text(labels + "\n", encoding="utf-8")
+        length, ids = self.settings.data.max_length, sample.arrays["input_ids"]
+        export.inference_folder(model, self.tokenizer, self.classes, length, ids, folder / "inference")
         return ["model", "inference"]
