@@ -38,7 +38,7 @@ class Mirror:
         pipe = client.pipeline(transaction=False)
         told: dict[str, str] = {}
         for attempt in attempts:
-            control = told[attempt.uid] = control_of(attempt).model_dump_json()
+            control = told[attempt.uid] = control_of(attempt).model_dump_json(exclude_none=True)
             if everything or self._told.get(attempt.uid) != control:
                 pipe.set(request_key(attempt.uid), control, ex=KEPT_S)
         if everything:
@@ -64,7 +64,7 @@ def control_of(attempt: Attempt) -> Control:
     ):
         # One node has failed: the others would wait for it for ever.
         leave = Request.SUPERSEDE
-    return Control(leave=leave, checkpoint=attempt.checkpoint_asked)
+    return Control(leave=leave, checkpoint=attempt.checkpoint_asked, time_limit_s=attempt.time_limit_asked_s)
 
 
 def _acks(attempts: list[Attempt]) -> dict[str, dict[str, int]]:

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
 
+from jobs import dry_run
 from jobs.models import Attempt, Cursor, Placement
 from workers import embedded_redis
 from workers.contract.datasets import CHECK_TASK, CheckSpec
@@ -110,6 +111,7 @@ def spec_of(placement: Placement) -> AttemptSpec:
         devices=placement.devices,
         lease_s=settings.LEASE_S,
         grace_s=settings.GRACE_S,
+        time_limit_s=attempt.time_limit_set_s,
     )
 
 

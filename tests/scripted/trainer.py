@@ -47,6 +47,7 @@ LEAVE = {
     "finish": EndReason.FINISHED_EARLY,
     "drain": EndReason.DRAINED,
     "supersede": EndReason.SUPERSEDED,
+    "time_limit": EndReason.TIME_LIMIT,
 }
 
 
@@ -55,12 +56,15 @@ class Trainer:
         self.folder = folder
         self.rank = int(os.environ["PADDLE_TRAINER_ID"])
         spec = json.loads(folder.spec.read_text())
+        self.last_step = spec.get("dry_run_steps")
         self.script = [command for command in spec["settings"]["script"] if command.get("rank", self.rank) == self.rank]
         self.world_size = int(os.environ["PADDLE_TRAINERS_NUM"])
         self.steps = os.open(folder.steps(self.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self.events = os.open(folder.events(self.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         start = read_json(folder.start / "manifest.json") or {"step": 0, "applied": 0}
         self.step, self.applied = start["step"], start["applied"]
+        if self.last_step is not None:
+            self.last_step += self.step
         self.checkpoints_asked = 0
         self.began = time.monotonic()
 
@@ -215,6 +219,9 @@ class Trainer:
             "extras": None,
         }
         os.write(self.steps, records.encode(values))
+        if self.step == self.last_step:
+            self.say("measured", rank=self.rank, peak_mb=2.0, evaluation_s=0.5, evaluation_rows=0)
+            self.end(EndReason.COMPLETED, "")
 
     def say(self, kind: str, **fields: Any) -> None:
         line = {"kind": kind, "at": datetime.now(timezone.utc).isoformat(), **fields}

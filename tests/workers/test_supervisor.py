@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import RedisServer
 from tests.workers.conftest import Attempt, Controller, Host, eventually
 from workers.config import Config
-from workers.contract.messages import TELEMETRY_STREAM, CheckpointRef, DatasetRef, Request
+from workers.contract.messages import TELEMETRY_STREAM, CheckpointRef, Control, DatasetRef, Request
 from workers.run_folder import read_json
 from workers.supervisor import processes
 from workers.supervisor.claim import Devices, is_locked
@@ -180,9 +181,33 @@ def test_a_full_disk_is_named_though_nothing_can_be_written(
     assert attempt.one("rank_exit")["exit_code"] == 1
 
 
-def test_the_time_limit_ends_an_attempt(host: Host) -> None:
-    ended = host.start(RUN, time_limit_s=1.0).end()
+def test_the_time_limit_ends_an_attempt_with_a_checkpoint(host: Host) -> None:
+    attempt = host.start(RUN, time_limit_s=1.5)
+    ended = attempt.end()
     assert ended["end_reason"] == "time_limit"
+    saved = attempt.one("checkpoint_published")
+    assert ended["detail"] == f"The limit was 1.5 s. The newest good checkpoint is of step {saved['step']}."
+
+
+def test_ranks_that_do_not_leave_at_the_time_limit_are_killed(host: Host) -> None:
+    ended = host.start([{"do": "steps", "n": 3}, {"do": "hang", "s": 60}], time_limit_s=1.5, grace_s=0.5).end()
+    assert ended["end_reason"] == "time_limit"
+    assert "did not leave in time" in ended["detail"] and "no good checkpoint" in ended["detail"]
+
+
+def test_a_time_limit_can_be_extended_and_shortened_while_it_runs(host: Host, redis_server: RedisServer) -> None:
+    attempt = host.start(RUN, time_limit_s=2.0)
+    attempt.controller.requests[attempt.uid] = Control(time_limit_s=0)
+    time.sleep(2.5)
+    assert not attempt.said("ended")
+    # Known to the supervisor, not to Redis.
+    attempt.controller.requests.clear()
+    with redis_server.client() as client:
+        client.flushall()
+    time.sleep(0.5)
+    assert not attempt.said("ended")
+    attempt.controller.requests[attempt.uid] = Control(time_limit_s=2.5)
+    assert attempt.end()["end_reason"] == "time_limit"
 
 
 # --- requests ---

@@ -134,7 +134,7 @@ class AttemptSpec(_Frozen):
     devices: list[int] = Field(description="device numbers on this host; one rank each")
     lease_s: float = DEFAULT_LEASE_S
     grace_s: float = DEFAULT_GRACE_S
-    time_limit_s: float | None = None
+    time_limit_s: float | None = Field(None, description="as the settings have it; counted from the claim")
     dry_run_steps: int | None = Field(
         None, description="so many attempted steps of the real thing, then measurements; nothing is kept"
     )
@@ -152,6 +152,7 @@ class Request(str, Enum):
     FINISH = "finish"
     DRAIN = "drain"
     SUPERSEDE = "supersede"
+    TIME_LIMIT = "time_limit"  # the supervisor's own, never in the database
 
     def __str__(self) -> str:
         return self.value
@@ -160,11 +161,13 @@ class Request(str, Enum):
 class Control(_Frozen):
     """Content of the request key and of `control.json`. Trainers agree on it in the per-step reduction.
 
-    `checkpoint` counts up: each new number asks for one checkpoint now.
+    `checkpoint` counts up: each new number asks for one checkpoint now. `time_limit_s` stands instead of the spec's:
+    None is that one, 0 is no limit.
     """
 
     leave: Request | None = None
     checkpoint: int = 0
+    time_limit_s: float | None = None
 
 
 # --- beats ---------------------------------------------------------------------------------
@@ -252,6 +255,8 @@ class AttemptBeat(_Frozen):
 #                        parameters, precision, emulated, device, best_by (the main metric), lower_is_better (bool),
 #                        baselines{name: value of best_by on dev}
 #   evaluation           step, applied, epoch, metrics{}, seconds, best (bool)
+#                        (metrics{train{}}: the same numbers over a fixed sample of the training rows)
+#   worst                step, of (dev rows), rows[{row (from 1), loss, what the recipe shows}]   (worst first)
 #   checkpoint           step, applied, path (relative to the run folder), bytes, good, seconds
 #   artifact             name, path, bytes
 #   scale                step, old, new

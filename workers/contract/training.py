@@ -101,17 +101,77 @@ class ScheduleSettings(SettingsGroup):
     )
 
 
-class ClippingSettings(SettingsGroup):
-    """Bounds the length of the whole gradient before each step."""
+class ClipMode(str, Enum):
+    GLOBAL_NORM = "global_norm"
+    PER_TENSOR = "per_tensor"
+    VALUE = "value"
+    ZCLIP = "zclip"
+    AUTOCLIP = "autoclip"
+    NONE = "none"
 
+    def __str__(self) -> str:
+        return self.value
+
+
+class ClippingSettings(SettingsGroup):
+    """Bounds the gradient before each step; its norm before clipping is recorded in any case."""
+
+    mode: ClipMode = setting(
+        ClipMode.GLOBAL_NORM,
+        "Mode",
+        "global_norm: the whole gradient is shortened and keeps its direction; per_tensor: each parameter's gradient by "
+        "itself; value: each element; zclip: a limit that follows the running mean and deviation of the norm; autoclip: "
+        "a percentile of the latest norms; none: never.",
+    )
     max_norm: float | None = setting(
         1.0,
-        "Clip at global norm",
+        "Clip at norm",
         "A longer gradient is shortened to this length. 1–2 for pretrained models, 5 to start with otherwise. "
-        "Empty: no clipping; the norm is measured all the same.",
+        "For zclip and autoclip: the most that they may allow. Empty: no such limit; the norm is measured all the same.",
         basic=True,
         gt=0,
     )
+    max_value: float = setting(
+        1.0, "Clip at value", "For value: elements beyond ± this are set to it.", gt=0, le=1e30
+    )
+    z_limit: float = setting(
+        2.5,
+        "z limit",
+        "For zclip: a norm so many standard deviations above its running mean is a spike.",
+        gt=0,
+        le=100,
+    )
+    memory: float = setting(
+        0.97, "Memory", "For zclip: share of the running mean and variance that stays at each step.", gt=0, lt=1
+    )
+    percentile: float = setting(
+        90.0,
+        "Percentile",
+        "For autoclip: the limit is the norm below which so many of a hundred were; at 90, about one step in ten is clipped.",
+        gt=0,
+        le=100,
+    )
+    history: int = setting(
+        1000, "History", "For autoclip: the latest norms that the percentile is of.", unit="steps", ge=10, le=10_000
+    )
+    adaptive_warmup: int = setting(
+        25,
+        "Steps to learn from",
+        "For zclip and autoclip: applied steps before the limit follows them; until then only “clip at norm” holds.",
+        unit="steps",
+        ge=2,
+        le=10_000,
+    )
+
+    @model_validator(mode="after")
+    def _history_suffices(self) -> ClippingSettings:
+        if self.history < self.adaptive_warmup:
+            raise Misfit(
+                "The history (%(history)d) must hold the steps to learn from (%(warmup)d).",
+                history=self.history,
+                warmup=self.adaptive_warmup,
+            )
+        return self
 
 
 class PrecisionSettings(SettingsGroup):
@@ -185,6 +245,15 @@ class LimitSettings(SettingsGroup):
     grad_norm_limit: float | None = setting(
         None, "Gradient norm limit", "The same for the gradient norm before clipping. Empty: no limit.", gt=0
     )
+    time_limit_hours: float | None = setting(
+        None,
+        "Time limit",
+        "An attempt that has held its devices for so long is asked to save a checkpoint, and ends; a retry can go on "
+        "from there. It can be changed while the job runs. Empty: no limit.",
+        unit="hours",
+        ge=0.01,
+        le=8760,
+    )
 
 
 class CheckpointSettings(SettingsGroup):
@@ -229,6 +298,20 @@ class EarlyStoppingSettings(SettingsGroup):
         "main metric; 0.001 is a tenth of a percent of accuracy.",
         ge=0,
         le=1e12,
+    )
+
+
+class MonitoringSettings(SettingsGroup):
+    """What is watched besides what every record holds."""
+
+    group_norms_every: int | None = setting(
+        50,
+        "Group norms every",
+        "Attempted steps between two records that also hold the gradient norm of each part of the model and the share of "
+        "gradients that are zero; the norms also come with every gradient that is not finite. Empty: never.",
+        unit="steps",
+        ge=1,
+        le=1_000_000,
     )
 
 

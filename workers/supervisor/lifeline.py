@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from workers.contract.messages import BEAT_S, LEASE_MARGIN_S, AttemptBeat, AttemptSpec, Control, beat_key, request_key
 from workers.run_folder import RunFolder, atomic_write_json, read_json
+from workers.supervisor.time_limit import TimeLimit
 
 _POLL_S = 0.25
 _BEAT_KEPT_S = 60
@@ -36,7 +37,8 @@ class Lifeline:
         self._renewed = time.monotonic()
         self._stop = threading.Event()
         self.stage = "claimed"
-        self.control = self._written = Control.model_validate(read_json(folder.control) or {})
+        self.control = self._written = self._said = Control.model_validate(read_json(folder.control) or {})
+        self.time_limit = TimeLimit(spec)
         self._thread = threading.Thread(target=self._run, name="lifeline", daemon=True)
         self._thread.start()
 
@@ -68,6 +70,7 @@ class Lifeline:
                     print(f"no contact: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                     told = True
                 next_beat = 0.0
+            self._obey()
 
     def _beat(self) -> None:
         self._seq += 1
@@ -85,7 +88,15 @@ class Lifeline:
         except ValidationError as error:
             print(f"a request that makes no sense: {error}", file=sys.stderr, flush=True)
             return
-        self.control = control
-        if control != self._written:
+        self._said = control
+
+    def _obey(self) -> None:
+        """Also without Redis: time does not stand still."""
+        self.control = control = self.time_limit.applied_to(self._said)
+        if control == self._written:
+            return
+        try:
             atomic_write_json(self._folder.control, control.model_dump(mode="json"))
             self._written = control
+        except OSError as error:
+            print(f"control.json cannot be written: {error}", file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,6 @@ class Supervisor:
             self.report_base = max(0, spec.report_offset - self.report.size_at_start)
         self.mark = mark(spec)
         self.world = ranks_of(spec)
-        self.began = time.monotonic()
         self.address = host.address(config)
 
         # Everything below is what is known so far.
@@ -209,9 +209,6 @@ class Supervisor:
                     lease=self.spec.lease_s,
                 ),
             )
-        limit = self.spec.time_limit_s
-        if self.imposed is None and limit is not None and time.monotonic() - self.began > limit:
-            self.imposed = (EndReason.TIME_LIMIT, Text("The time limit of %(limit)g s was reached.", limit=limit))
         leave = self.lifeline.control.leave
         unheard = leave not in (None, Request.FINISH) and len(self.ready) < len(self.world)
         return self.imposed is not None or unheard
@@ -316,6 +313,8 @@ class Supervisor:
         self.enter("publishing")
         self.wait_for_publications()
         verdict = judge(self.facts(exits))
+        if verdict.reason is EndReason.TIME_LIMIT:
+            verdict = replace(verdict, detail=self.at_the_limit(), rank=None)
         self.devices.release()
         self.report.say(
             "ended",
@@ -326,6 +325,16 @@ class Supervisor:
             step=verdict.step,
             processes_left=0,
         )
+
+    def at_the_limit(self) -> str:
+        late = Text("The ranks did not leave in time and were killed.") if self.grace_over else ""
+        steps = [line["step"] for line in self.report.said("checkpoint_published") if line["good"]]
+        saved = (
+            Text("The newest good checkpoint is of step %(step)d.", step=max(steps))
+            if steps
+            else Text("There is no good checkpoint.")
+        )
+        return Text.joined(self.lifeline.time_limit.in_words(self.lifeline.control), late, saved)
 
     def tell_complete(self) -> None:
         for stream in self.streams:

@@ -20,6 +20,7 @@ _BY_REQUEST = {
     Request.PAUSE: EndReason.PAUSED,
     Request.DRAIN: EndReason.DRAINED,
     Request.SUPERSEDE: EndReason.SUPERSEDED,
+    Request.TIME_LIMIT: EndReason.TIME_LIMIT,
 }
 
 
@@ -53,7 +54,7 @@ class Facts:
     grace_over: bool = False
     """The ranks did not leave in time and were killed."""
     imposed: tuple[EndReason, str] | None = None
-    """The supervisor's own decision: time limit, lost lease, or a failed preparation."""
+    """The supervisor's own decision: lost lease, or a failed preparation."""
     supervisor_lost: bool = False
     launcher_exit: int | None = None
     """Exit code of the launcher, or minus its signal; None if the supervisor killed it or never started it."""

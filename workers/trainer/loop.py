@@ -16,6 +16,7 @@ from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.trainer import checkpoint, gradients
 from workers.trainer.checkpoint import Arrays, Snapshot
+from workers.trainer.clipping import Clipper
 from workers.trainer.control import ControlFile
 from workers.trainer.dry_run import measure
 from workers.trainer.evaluation import LEAVE_AT_ONCE, evaluate, train_sample
@@ -35,6 +36,7 @@ REASONS = {
     Request.PAUSE: EndReason.PAUSED,
     Request.DRAIN: EndReason.DRAINED,
     Request.FINISH: EndReason.FINISHED_EARLY,
+    Request.TIME_LIMIT: EndReason.TIME_LIMIT,
 }
 # Places in the vector that ranks add up once per step; after them one code and one loss per rank.
 LEAVE, CHECKPOINT, FOUND_INF, APPLIED, LOSS_SUM, WEIGHT_SUM, NORM, PER_RANK = range(8)
@@ -64,9 +66,11 @@ class Run:
     task: Task
     model: Any  # the bare model
     parallel: Any  # the same, gradients averaged over ranks
+    parameters: list[Any]  # those that are trained
     optimizer: Any
     caster: Caster
     scaler: LossScaler
+    clipper: Clipper
     schedule: Schedule
     sampler: Sampler
     ranks: Ranks
@@ -83,9 +87,9 @@ class Run:
 def train(run: Run) -> EndReason:
     """Train to the planned end, or until all ranks agree to leave. TrainingFailed when a limit is reached."""
     settings, task, ranks, progress = run.context.settings, run.task, run.ranks, run.progress
-    training, max_norm = settings.training, settings.clipping.max_norm
-    sampler, scaler, optimizer, events = run.sampler, run.scaler, run.optimizer, run.events
-    parameters = [parameter for parameter in run.model.parameters() if not parameter.stop_gradient]
+    training, watched = settings.training, settings.monitoring
+    sampler, scaler, clipper, optimizer, events = run.sampler, run.scaler, run.clipper, run.optimizer, run.events
+    parameters, group_of = run.parameters, gradients.groups([name for name, _ in named_parameters(run.model)])
     limits, memory = Limits(settings.limits), Memory(ranks.device)
     checkpoints_made, logged = 0, 0.0
     leave: Request | None = None
@@ -130,11 +134,15 @@ def train(run: Run) -> EndReason:
                 scaler.scale(loss * (ranks.world / (whole_weight or 1.0))).backward()
                 own_loss = own_loss + loss.detach()
 
-        # Unscale, then measure: the norm is of the true gradient, before clipping, over all ranks.
+        # Unscale, then measure: the norms are of the true gradient, before clipping, over all ranks.
+        # Reading them, with the loss, is the one time that the host waits for the device here.
         scaler.unscale_(optimizer)
         grads = gradients.of(parameters)
-        norm = gradients.global_norm(grads)
-        loss_sum = float(own_loss)
+        by_group = watched.group_norms_every is not None and step % watched.group_norms_every == 0
+        zeros = [gradients.zeros(grads)] if by_group else []
+        read = paddle.concat([own_loss.reshape([1]), *zeros, gradients.squares(grads)]).numpy()
+        norms = gradients.norms(grads, read[1 + len(zeros) :])
+        norm, loss_sum = gradients.total(norms), float(read[0])
         own_mean = loss_sum / (own_weight or 1.0)
 
         # One reduction per step carries all that ranks must agree on.
@@ -164,9 +172,8 @@ def train(run: Run) -> EndReason:
         )
 
         # Clip, then step; or leave the step out, on all ranks, in every precision.
-        clipped = facts.skipped is None and max_norm is not None and norm > max_norm
-        if clipped:
-            gradients.shorten(grads, max_norm / norm)
+        limit = clipper.limit
+        clipped = facts.skipped is None and clipper.clip(grads, norms)
         if facts.skipped is None:
             optimizer.set_lr(lr)
             scaler.step(optimizer)
@@ -177,6 +184,12 @@ def train(run: Run) -> EndReason:
         optimizer.clear_grad()
         at, progress.at, progress.step = progress.at, sampler.after(progress.at), step
 
+        extras: dict[str, Any] = {}
+        if by_group or (watched.group_norms_every is not None and not np.isfinite(norm)):
+            parts = gradients.by_group(norms, grads.numbers, group_of)
+            extras |= {f"{records.GROUP_NORM}{group}": value for group, value in parts.items()}
+        if by_group:
+            extras[records.ZERO_GRADIENTS] = float(read[1]) / gradients.elements(grads)
         run.steps.record(
             {
                 "v": records.VERSION,
@@ -189,7 +202,7 @@ def train(run: Run) -> EndReason:
                 "loss_all": facts.loss,
                 "lr": lr,
                 "grad_norm": norm,
-                "clip_norm": max_norm,
+                "clip_norm": limit,
                 "clipped": clipped,
                 "loss_scale": scale,
                 "found_inf": found_inf,
@@ -201,7 +214,7 @@ def train(run: Run) -> EndReason:
                 "data_ms": data_s * 1e3,
                 "mem_mb": memory.mb(),
                 "emulated": run.caster.emulated,
-                "extras": None,
+                "extras": extras or None,
             }
         )
 
@@ -231,7 +244,7 @@ def train(run: Run) -> EndReason:
         if asked_for > checkpoints_made or (applied_now and progress.applied % settings.checkpoints.every_steps == 0):
             checkpoints_made = max(checkpoints_made, asked_for)
             _checkpoint(run)
-        if leave in (Request.PAUSE, Request.DRAIN):
+        if leave in (Request.PAUSE, Request.DRAIN, Request.TIME_LIMIT):
             _checkpoint(run)
             return REASONS[leave]
         if leave is Request.FINISH or _no_longer_better(run):
@@ -245,6 +258,11 @@ def train(run: Run) -> EndReason:
         return REASONS[leave]
     _checkpoint(run)
     return reason
+
+
+def named_parameters(model: Any) -> list[tuple[str, Any]]:
+    """Those that are trained, by their name in the model."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if not parameter.stop_gradient]
 
 
 def _count(weights: Floats) -> float:
@@ -425,6 +443,7 @@ def snapshot_of(run: Run) -> Snapshot:
         "reached": progress.reached,
         "waited": progress.waited,
         "scaler": run.scaler.state(),
+        "clipper": run.clipper.state(),
         "plan": run.plan,
         "identity": run.task.identity,
         "settings": run.context.settings.model_dump(mode="json"),
