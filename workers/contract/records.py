@@ -48,6 +48,10 @@ SKIP_GRAD = "non_finite_grad"  # finite loss, non-finite gradients, without loss
 SKIP_INPUT = "non_finite_input"
 SKIP_REASONS = (SKIP_FOUND_INF, SKIP_LOSS, SKIP_GRAD, SKIP_INPUT)
 
+# Names of extras: what is recorded every so many steps only.
+GROUP_NORM = "norm:"  # and the part of the model: L2 norm of its gradient, as grad_norm is
+ZERO_GRADIENTS = "zero_gradients"  # share of gradient elements that are zero
+
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 

@@ -131,9 +131,7 @@ class ClippingSettings(SettingsGroup):
         basic=True,
         gt=0,
     )
-    max_value: float = setting(
-        1.0, "Clip at value", "For value: elements beyond ± this are set to it.", gt=0, le=1e30
-    )
+    max_value: float = setting(1.0, "Clip at value", "For value: elements beyond ± this are set to it.", gt=0, le=1e30)
     z_limit: float = setting(
         2.5,
         "z limit",

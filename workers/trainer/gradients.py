@@ -1,35 +1,124 @@
-"""The global norm of the gradient, before clipping, and clipping by it."""
+"""Gradients of a step: their norms before clipping, and what is done to them."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import paddle
 from paddle import _C_ops
 from paddle.base import core
 
+from workers.trainer.task import Floats
+
 _grads_lists: Any = core.eager.get_grads_lists
 _scale_: Any = vars(_C_ops)["scale_"]
+_clip_: Any = vars(_C_ops)["clip_"]
+# A factor below this would be flushed to zero in float32.
+_SMALLEST = 1e-30
 
 
-def of(parameters: list[Any]) -> list[Any]:
-    """Gradients as float32 tensors, in place (O1 keeps weights, and so gradients, in float32)."""
+@dataclass(frozen=True)
+class Gradients:
+    tensors: list[Any]  # float32, the very ones that the optimizer will read
+    numbers: list[int]  # which of the parameters each belongs to
+
+
+def dense(model: Any) -> None:
+    """Have embeddings give dense gradients: neither AdamW nor any norm or scaling kernel on CPU takes sparse ones."""
+    for layer in model.sublayers(include_self=True):
+        if isinstance(layer, paddle.nn.Embedding):
+            layer._sparse = False
+
+
+def of(parameters: list[Any]) -> Gradients:
+    """The gradients of those parameters that have one."""
     half, brain, single = _grads_lists(parameters)
     if half or brain:
-        raise TypeError("gradients must be float32: this trainer runs AMP level O1 only")
-    return list(single)
+        raise TypeError("gradients must be float32: weights are kept in float32 here")
+    if any(tensor.is_selected_rows() for tensor in single):
+        raise TypeError("a sparse gradient: call embedding with sparse=False, as nn.Embedding layers are made to")
+    numbers = range(len(parameters))
+    if len(single) < len(parameters):
+        numbers = [i for i in numbers if parameters[i].grad is not None]  # type: ignore[assignment]
+    return Gradients(list(single), list(numbers))
 
 
-def global_norm(gradients: list[Any]) -> float:
-    """L2 norm over all tensors: one pass, squares summed in float32 per tensor and in float64 over
-    tensors. NaN or infinite if any element is."""
+def squares(gradients: Gradients) -> Any:
+    """Squared L2 norm of each gradient as one tensor [n], float32, still on the device."""
     with paddle.no_grad():
-        squares = [_C_ops.squared_l2_norm(gradient).reshape([1]) for gradient in gradients]
-        return float(paddle.concat(squares).astype("float64").sum().sqrt())
+        return paddle.concat([_C_ops.squared_l2_norm(tensor) for tensor in gradients.tensors])
 
 
-def shorten(gradients: list[Any], factor: float) -> None:
+def norms(gradients: Gradients, read: Any) -> Floats:
+    """L2 norm of each gradient [n] from its `squares` on the host, in float64.
+
+    A square that overflowed float32, though the elements may well be finite, is taken again in float64: only then does
+    it cost anything."""
+    result: Floats = np.sqrt(read.astype(np.float64))
+    with paddle.no_grad():
+        for i in np.flatnonzero(np.isinf(result)):
+            result[i] = math.sqrt(_C_ops.squared_l2_norm(gradients.tensors[i].astype("float64")).item())
+    return result
+
+
+def total(norms: Floats) -> float:
+    """The norm of all together. NaN or infinite if any element is."""
+    # Scaled by the largest, since the square of a norm that float32 can't hold may be one that float64 can't.
+    largest = float(norms.max()) if len(norms) else 0.0
+    if not 0.0 < largest < math.inf:
+        return largest
+    return largest * math.sqrt(float(((norms / largest) ** 2).sum()))
+
+
+def zeros(gradients: Gradients) -> Any:
+    """Number of zero elements over all gradients, [1], float32, still on the device: a pass over all of them."""
+    with paddle.no_grad():
+        counts = [(tensor == 0).astype("float32").sum().reshape([1]) for tensor in gradients.tensors]
+        return paddle.concat(counts).sum().reshape([1])
+
+
+def elements(gradients: Gradients) -> int:
+    return sum(math.prod(tensor.shape) for tensor in gradients.tensors)
+
+
+def shorten(tensors: list[Any], factor: float) -> None:
     """Multiply every gradient in place."""
+    factors = [factor] if factor >= _SMALLEST else [math.sqrt(factor)] * 2
     with paddle.no_grad():
-        for gradient in gradients:
-            _scale_(gradient, factor, 0.0, True)
+        for tensor in tensors:
+            for one in factors:
+                _scale_(tensor, one, 0.0, True)
+
+
+def clamp(tensors: list[Any], limit: float) -> bool:
+    """Bring every element within ±limit, in place; whether any was outside. One read from the device."""
+    with paddle.no_grad():
+        largest = max(float(value) for value in paddle.stack([tensor.abs().max() for tensor in tensors]).numpy())
+        if largest <= limit:
+            return False
+        for tensor in tensors:
+            _clip_(tensor, -limit, limit)
+        return True
+
+
+def groups(names: list[str]) -> list[str]:
+    """Which part of the model each parameter belongs to, by its name: `encoder.layers.3` up to the first number,
+    else the two outermost names (`ernie.embeddings`, `classifier`)."""
+    found = []
+    for name in names:
+        path = name.split(".")[:-1]
+        number = next((i for i, part in enumerate(path) if part.isdecimal()), None)
+        path = path[: number + 1] if number is not None else path[:2]
+        found.append(".".join(path) or name)
+    return found
+
+
+def by_group(norms: Floats, numbers: list[int], group_of: list[str]) -> dict[str, float]:
+    """Group -> norm, in the order of the model."""
+    members: dict[str, list[float]] = {}
+    for norm, number in zip(norms.tolist(), numbers, strict=True):
+        members.setdefault(group_of[number], []).append(norm)
+    return {group: total(np.array(values)) for group, values in members.items()}

@@ -12,9 +12,10 @@ import paddle
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.recipes.registry import recipe
-from workers.trainer import checkpoint
+from workers.trainer import checkpoint, gradients
+from workers.trainer.clipping import Clipper
 from workers.trainer.control import ControlFile
-from workers.trainer.loop import Progress, Run
+from workers.trainer.loop import Progress, Run, named_parameters
 from workers.trainer.precision import Caster, LossScaler
 from workers.trainer.ranks import Ranks
 from workers.trainer.sampler import Position, Sampler, reseed
@@ -33,6 +34,8 @@ def start(context: Context, ranks: Ranks, events: Events) -> Run:
             raise TrainingFailed(EndReason.BAD_DATA, Text("The %(split)s split has no rows.", split=split))
     context.stage("building the model", "")
     model = task.build_model()
+    gradients.dense(model)
+    parameters = [parameter for _, parameter in named_parameters(model)]
     caster = Caster(settings.precision.mode, model)
     scaler = LossScaler(settings.loss_scaling, enable=settings.precision.mode == "fp16")
     sampler = Sampler(
@@ -43,9 +46,11 @@ def start(context: Context, ranks: Ranks, events: Events) -> Run:
         task=task,
         model=model,
         parallel=None,
+        parameters=parameters,
         optimizer=_adamw(model, settings.optimizer),
         caster=caster,
         scaler=scaler,
+        clipper=Clipper(settings.clipping, parameters),
         schedule=Schedule(0.0, 0, 0, False),
         sampler=sampler,
         ranks=ranks,
@@ -140,6 +145,7 @@ def _go_on_from(run: Run) -> None:
     changed = _changed(old, settings.model_dump(mode="json"))
     if state["scaler"] is not None:
         run.scaler.restore(state["scaler"], keep_scale="loss_scaling.init_scale" not in changed)
+    run.clipper.restore(state.get("clipper"))
     for name, value in (("beta1", settings.optimizer.beta1), ("beta2", settings.optimizer.beta2)):
         if f"optimizer.{name}" in changed:
             _set_power(run.optimizer, f"{name}_pow_acc", value ** (state["applied"] + 1))

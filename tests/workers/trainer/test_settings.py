@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:Deprecati
 FP16 = {"precision": {"mode": "fp16"}}
 GROWING = {**FP16, "loss_scaling": {"init_scale": 4.0, "growth_interval": 2, "floor": 2.0, "ceiling": 2.0**24}}
 OVERFLOWING = {**FP16, "loss_scaling": {"init_scale": 2.0**26, "floor": 1.0, "ceiling": 2.0**26}}
+CLIPPED = {"clipping": {"max_norm": 1e-3}, "optimizer": {"epsilon": 1e-2}}
 EPOCHS = {"training": {"max_steps": None, "batch_size": 16, "epochs": 1}}
 EVALUATED = {"checkpoints": {"evaluate_every_steps": 2}}
 BAD = {"optimizer": {"learning_rate": 1e12}, "schedule": {"warmup_steps": 0}, "training": {"max_steps": 20}}
@@ -45,7 +46,14 @@ SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
     "schedule.warmup_steps": (6, {}),
     "schedule.warmup_fraction": (0.9, {}),
     "schedule.linear_decay": (False, {}),
+    "clipping.mode": ("per_tensor", CLIPPED),
     "clipping.max_norm": (1e-3, {"optimizer": {"epsilon": 1e-2}}),
+    "clipping.max_value": (1e-4, {**CLIPPED, "clipping": {"mode": "value"}}),
+    "clipping.z_limit": (0.5, {**CLIPPED, "clipping": {"mode": "zclip", "adaptive_warmup": 2}}),
+    "clipping.memory": (0.5, {**CLIPPED, "clipping": {"mode": "zclip", "adaptive_warmup": 2}}),
+    "clipping.percentile": (20.0, {**CLIPPED, "clipping": {"mode": "autoclip", "adaptive_warmup": 2}}),
+    "clipping.history": (10, {"clipping": {"mode": "autoclip", "adaptive_warmup": 2}, "training": {"max_steps": 20}}),
+    "clipping.adaptive_warmup": (3, {**CLIPPED, "clipping": {"mode": "autoclip"}}),
     "precision.mode": ("bf16", {}),
     "loss_scaling.init_scale": (64.0, FP16),
     "loss_scaling.growth_interval": (3, GROWING),
@@ -60,6 +68,7 @@ SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
     "checkpoints.every_steps": (3, {}),
     "checkpoints.keep": (1, {"checkpoints": {"every_steps": 3, "keep": 2}}),
     "checkpoints.evaluate_every_steps": (3, {}),
+    "monitoring.group_norms_every": (4, {}),
     "early_stopping.patience": (1, {**EVALUATED, "early_stopping": {"min_delta": 1.0}}),
 }
 # field: the test that shows it

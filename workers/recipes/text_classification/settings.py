@@ -14,6 +14,7 @@ from workers.contract.training import (
     EarlyStoppingSettings,
     LimitSettings,
     LossScalingSettings,
+    MonitoringSettings,
     OptimizerSettings,
     PrecisionSettings,
     ScheduleSettings,
@@ -121,4 +122,5 @@ class TextClassificationSettings(SettingsGroup):
     limits: LimitSettings = LimitSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
     early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
+    monitoring: MonitoringSettings = MonitoringSettings()
     devices: DeviceSettings = DeviceSettings()
