@@ -1,4 +1,4 @@
-"""The Celery side of a GPU host: one queue, and two tasks that start something and let go of it."""
+"""The Celery side of a GPU host: one queue, and three tasks that start something and let go of it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from workers import embedded_redis
 from workers.config import Config
 from workers.contract.datasets import CHECK_TASK, CheckSpec
 from workers.contract.messages import START_TASK, AttemptSpec, host_queue
+from workers.contract.trials import TRY_TASK, TrialSpec
 from workers.datasets.task import Checks
 from workers.supervisor import processes
 from workers.supervisor.start import start_attempt
+from workers.trials.task import Trials
 from workers.watch import HostThreads
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ app.conf.update(
 )
 
 _checks = Checks(config)
+_trials = Trials(config)
 _threads: HostThreads | None = None
 
 
@@ -56,6 +59,12 @@ def start(spec: dict[str, Any]) -> None:
 def check_dataset(spec: dict[str, Any]) -> None:
     """Check a dataset in a thread and a process of its own. Twice is harmless: each try is claimed in the storage."""
     _checks.start(CheckSpec.model_validate(spec))
+
+
+@app.task(name=TRY_TASK)  # type: ignore[untyped-decorator]
+def try_model(spec: dict[str, Any]) -> None:
+    """Ask an exported model, in a thread and a process of its own. Twice is harmless: each try is claimed in the storage."""
+    _trials.start(TrialSpec.model_validate(spec))
 
 
 # Before the broker is reached: dead supervisors are looked after while Redis is away, too.

@@ -42,6 +42,9 @@ class Config:
     # Limits of the check of a dataset.
     check_memory_bytes: int = 4 * 2**30
     check_time_limit_s: float = 7200.0
+    # Of an exported model that somebody tries: most memory, and how long it stays in memory unasked.
+    try_memory_bytes: int = 4 * 2**30
+    try_idle_s: float = 600.0
 
     @classmethod
     def from_environment(cls) -> Config:
@@ -64,6 +67,8 @@ class Config:
             dataset_roots=_paths(os.environ.get("DATASET_ROOTS", "")),
             check_memory_bytes=int(_number("CHECK_MEMORY_BYTES", 4 * 2**30)),
             check_time_limit_s=_number("CHECK_TIME_LIMIT_S", 7200.0),
+            try_memory_bytes=int(_number("TRY_MEMORY_BYTES", 4 * 2**30)),
+            try_idle_s=_number("TRY_IDLE_S", 600.0),
         )
 
 

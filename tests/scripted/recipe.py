@@ -4,6 +4,7 @@ from typing import Any
 
 from workers.contract.fields import SettingsGroup, setting
 from workers.contract.training import DeviceSettings
+from workers.contract.trials import TrialField, TrialForm
 from workers.recipes.registry import Recipe
 
 
@@ -24,4 +25,5 @@ RECIPE = Recipe(
     trainer=("-m", "tests.scripted.trainer"),
     launcher=("-m", "tests.scripted.launcher"),
     needs_dataset=False,
+    trial=TrialForm("tests.scripted.predict", (TrialField("text", "Text"),)),
 )

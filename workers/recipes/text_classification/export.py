@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from workers.trainer.task import TrainingFailed
 
 # The traced program may order sums differently than the model does.
 TOLERANCE = 1e-4
+ABOUT = "inference.json"
 
 
 def model_folder(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -25,8 +28,8 @@ def model_folder(model: Any, tokenizer: Any, folder: Path) -> None:
     (folder / "README.md").write_text(_MODEL_README, encoding="utf-8")
 
 
-def inference_folder(model: Any, tokenizer: Any, labels: list[str], sample: Any, folder: Path) -> None:
-    """The traced program with its weights. TrainingFailed if it does not give the model's own logits
+def inference_folder(model: Any, tokenizer: Any, labels: list[str], max_length: int, sample: Any, folder: Path) -> None:
+    """The traced program with its weights, and all that it takes to use it. TrainingFailed if it does not give the model's own logits
     on `sample` (token ids [n, length])."""
     folder.mkdir(parents=True, exist_ok=True)
     with paddle.no_grad():
@@ -36,7 +39,11 @@ def inference_folder(model: Any, tokenizer: Any, labels: list[str], sample: Any,
     )
     paddle.jit.save(static, str(folder / "model"))
     tokenizer.save_pretrained(str(folder))
-    (folder / "README.md").write_text(_INFERENCE_README.format(labels=", ".join(labels)), encoding="utf-8")
+    (folder / "labels.json").write_text(json.dumps(labels, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    about = {"recipe": "text_classification", "max_length": max_length, "input": "input_ids", "output": "logits"}
+    (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    readme = _INFERENCE_README.format(labels=", ".join(labels), max_length=max_length)
+    (folder / "README.md").write_text(readme, encoding="utf-8")
     difference = float(np.abs(run(folder, sample) - expected).max())
     if not difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise TrainingFailed(
@@ -49,7 +56,12 @@ def inference_folder(model: Any, tokenizer: Any, labels: list[str], sample: Any,
 
 
 def run(folder: Path, ids: Any) -> Any:
-    """Logits [n, labels] of the exported program, by Paddle Inference on CPU."""
+    """Logits [n, labels] of the exported program for token ids [n, length]."""
+    return predictor(folder)(ids)
+
+
+def predictor(folder: Path) -> Callable[[Any], Any]:
+    """The exported program as a function from token ids [n, length] to logits [n, labels], by Paddle Inference on CPU."""
     import paddle.inference as inference
 
     program = folder / "model.json"  # Paddle 3; earlier versions wrote model.pdmodel
@@ -57,10 +69,16 @@ def run(folder: Path, ids: Any) -> Any:
         str(program if program.exists() else folder / "model.pdmodel"), str(folder / "model.pdiparams")
     )
     config.disable_glog_info()
-    predictor = inference.create_predictor(config)
-    predictor.get_input_handle(predictor.get_input_names()[0]).copy_from_cpu(np.ascontiguousarray(ids))
-    predictor.run()
-    return predictor.get_output_handle(predictor.get_output_names()[0]).copy_to_cpu()
+    made = inference.create_predictor(config)
+    entry = made.get_input_handle(made.get_input_names()[0])
+    exit = made.get_output_handle(made.get_output_names()[0])
+
+    def logits(ids: Any) -> Any:
+        entry.copy_from_cpu(np.ascontiguousarray(ids))
+        made.run()
+        return exit.copy_to_cpu()
+
+    return logits
 
 
 _MODEL_README = """# A PaddleNLP model folder
@@ -77,7 +95,8 @@ The names of the labels are in `config.json` (`id2label`).
 _INFERENCE_README = """# A program for Paddle Inference
 
 It takes `input_ids` (int64, [texts, tokens], padded with 0) and gives logits, float32 [texts, labels].
-Labels, in this order: {labels} (also in `labels.json`).
+Softmax makes probabilities of them. Labels, in this order: {labels} (also in `labels.json`).
+In training texts were cut at {max_length} tokens (`max_length` in `inference.json`), both marks included.
 
     import json
     from pathlib import Path
@@ -89,7 +108,8 @@ Labels, in this order: {labels} (also in `labels.json`).
     predictor = inference.create_predictor(
         inference.Config(f"{{folder}}/model.json", f"{{folder}}/model.pdiparams")
     )
-    ids = ErnieTokenizer.from_pretrained(folder)("some text")["input_ids"]
+    tokenizer = ErnieTokenizer.from_pretrained(folder)
+    ids = tokenizer("some text", max_length={max_length}, truncation=True)["input_ids"]
     entry = predictor.get_input_handle(predictor.get_input_names()[0])
     entry.copy_from_cpu(np.array([ids], dtype="int64"))
     predictor.run()

@@ -1,0 +1,1 @@
+"""Trying an exported model on a host: rows that somebody typed go in, predictions come out."""
