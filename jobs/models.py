@@ -290,6 +290,7 @@ class Attempt(models.Model):
     end_reason = models.CharField(_("end reason"), max_length=30, choices=END_REASON_CHOICES, blank=True)
     # The particulars, in English, with the step and the rank: "Loss was NaN at step 341 on rank 1 …".
     end_detail = models.TextField(blank=True)
+    end_said = models.JSONField(default=list, blank=True)  # its parts, for other languages: jobs/texts.py
     end_step = models.BigIntegerField(null=True, blank=True)
     end_rank = models.IntegerField(null=True, blank=True)
 
@@ -474,6 +475,16 @@ class Evaluation(models.Model):
         constraints = [models.UniqueConstraint(fields=["attempt", "step"], name="evaluation_once")]
 
 
+class WorstRows(models.Model):
+    """The dev rows that the best weights get most wrong, worst first. Contents of the dataset: not for everybody who sees the job."""
+
+    attempt = models.OneToOneField(Attempt, models.CASCADE, related_name="worst_rows")
+    step = models.BigIntegerField()
+    dev_rows = models.BigIntegerField()
+    rows = models.JSONField()  # [{"row": from 1, "loss": …, what the recipe shows}]; NaN and infinities as strings
+    at = models.DateTimeField(default=timezone.now)
+
+
 class Artifact(models.Model):
     """A published result: "model" (PaddleNLP folder) or "inference" (Paddle Inference), as one .tar below STORAGE_ROOT."""
 
@@ -608,3 +619,86 @@ class Trial(models.Model):
     class Meta:
         ordering = ["id"]
         indexes = [models.Index(fields=["state", "asked_at"]), models.Index(fields=["asked_by", "state"])]
+
+
+class Limits(models.Model):
+    """What a user may have at once. None: as it is for everybody, and for everybody: no limit. See jobs/limits.py."""
+
+    NONE = 2**53  # stored for "no limit", where everybody has one
+
+    devices = models.BigIntegerField(_("devices in use at once"), null=True, blank=True)
+    running = models.BigIntegerField(_("running jobs"), null=True, blank=True)
+    queued = models.BigIntegerField(_("queued jobs"), null=True, blank=True)
+    priority = models.BigIntegerField(_("highest priority"), null=True, blank=True)
+    storage_bytes = models.BigIntegerField(_("storage"), null=True, blank=True)
+    time_limit_hours = models.FloatField(_("longest time limit"), null=True, blank=True)
+
+    class Meta:
+        abstract = True
+
+
+class DefaultLimits(Limits):
+    """One row: what holds for users who have no limits of their own."""
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(pk=1), name="default_limits_once")]
+        verbose_name = _("limits of everybody")
+        verbose_name_plural = _("limits of everybody")
+
+
+class Account(Limits):
+    """What is known of a user beside Django's own row. Made when there is something to say; without it nothing is special."""
+
+    user = models.OneToOneField(USER, models.CASCADE, related_name="account", primary_key=True)
+    language = models.CharField(_("language"), max_length=20, blank=True)  # blank: the browser's
+    must_change_password = models.BooleanField(_("must change the password"), default=False)
+
+    class Meta:
+        verbose_name = _("account")
+        verbose_name_plural = _("accounts")
+
+
+class PeopleEvent(models.Model):
+    """What was done to an account, when, and by whom. Names stay when a row goes."""
+
+    class Kind(models.TextChoices):
+        ADDED = "added", _("added")
+        CHANGED = "changed", _("changed")
+        PASSWORD_RESET = "password_reset", _("password reset")
+        PASSWORD_CHANGED = "password_changed", _("password changed")
+        DEACTIVATED = "deactivated", _("deactivated")
+        ACTIVATED = "activated", _("activated")
+        LIMITS = "limits", _("limits changed")
+        DEFAULTS = "defaults", _("limits of everybody changed")
+        UNLOCKED = "unlocked", _("login allowed again")
+        DELETED = "deleted", _("deleted")
+
+    at = models.DateTimeField(default=timezone.now)
+    kind = models.CharField(max_length=20, choices=Kind.choices)
+    actor = models.ForeignKey(USER, models.SET_NULL, null=True, blank=True, related_name="+")
+    actor_name = models.CharField(max_length=150, blank=True)
+    person = models.ForeignKey(USER, models.SET_NULL, null=True, blank=True, related_name="people_events")
+    person_name = models.CharField(max_length=150, blank=True)
+    changes = models.JSONField(default=dict)  # field -> [old, new]
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["person", "-id"])]
+        verbose_name = _("event of an account")
+        verbose_name_plural = _("events of accounts")
+
+
+class LoginFailure(models.Model):
+    """A login that was refused. Those since the last one that was allowed, or was lifted, are counted: jobs/throttle.py."""
+
+    at = models.DateTimeField(default=timezone.now)
+    name = models.CharField(_("name"), max_length=150)  # as typed; there may be no such user
+    address = models.CharField(_("address"), max_length=64, blank=True)
+    # No longer counted: the login has succeeded since, or staff has lifted the lock.
+    cleared_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["name", "address", "at"]), models.Index(fields=["address", "at"])]
+        verbose_name = _("refused login")
+        verbose_name_plural = _("refused logins")

@@ -18,7 +18,9 @@ from jobs.models import Artifact, Attempt, Checkpoint, Dataset, Host, Job, JobEv
 from workers.contract.checks import Finding
 from workers.contract.fields import CONTROL, Misfit, SettingsGroup
 from workers.contract.messages import Request
+from workers.contract.records import jsonable
 from workers.contract.states import ACTIVE, ENDED, ON_HOST, EndReason, Status, may_change
+from workers.contract.texts import Text
 from workers.recipes import registry
 
 
@@ -52,6 +54,7 @@ def submit(
     priority: int = 0,
     accepted_warnings: bool = False,
     cloned_from: Job | None = None,
+    dry_run: bool = False,
 ) -> Job:
     """A new job with its first attempt, queued. Raises Refused, and Warned if there are warnings that were not accepted."""
     errors: dict[str, str] = {}
@@ -93,6 +96,8 @@ def submit(
             recipe=recipe,
             dataset=dataset,
             priority=priority,
+            dry_run=dry_run,
+            cloned_from=cloned_from,
             status=Status.QUEUED.value,
         )
         attempt = _new_attempt(
@@ -137,6 +142,7 @@ def retry(
     checked = validated(job.recipe, settings)
     with transaction.atomic():
         job, previous = _locked(job)
+        _must_not_be_dry(job)
         _must_have_ended(previous)
         start_from = newest_good_checkpoint(job, lock=True) if from_checkpoint else None
         if from_checkpoint and checkpoint is not None:
@@ -174,6 +180,8 @@ def continue_drained(job: Job) -> Attempt | None:
 def _continue(job: Job, cause: Attempt.Cause, *, actor: User | None, actor_name: str = "") -> Attempt:
     with transaction.atomic():
         job, previous = _locked(job)
+        if cause is Attempt.Cause.RESUME:
+            _must_not_be_dry(job)
         if previous.status != Status.PAUSED or (
             cause is Attempt.Cause.DRAIN and previous.end_reason != EndReason.DRAINED
         ):
@@ -264,11 +272,13 @@ def transition(
         return False
     now = timezone.now()
     end_reason = reason.value if reason else ""
+    said = jsonable(detail.said) if isinstance(detail, Text) else []
     changes: dict[str, Any] = {"status": to.value}
     if to in ENDED:
         changes |= {
             "end_reason": end_reason,
-            "end_detail": detail,
+            "end_detail": str(detail),
+            "end_said": said,
             "end_step": step,
             "end_rank": rank,
             "ended_at": now,
@@ -298,7 +308,8 @@ def transition(
             actor_name=_name_of(actor, actor_name),
             step=step,
             rank=rank,
-            message=detail,
+            message=str(detail),
+            data={"said": said} if said else {},
         )
     for name, value in changes.items():
         setattr(attempt, name, value)
@@ -316,6 +327,8 @@ def ask_to_leave(job: Job, request: Request, *, actor: User | None, actor_name: 
         job, attempt = _locked(job)
         if attempt.status in ENDED:
             raise Refused({"": _("The job has already ended.")})
+        if request is not Request.CANCEL:
+            _must_not_be_dry(job)
         if attempt.leave == request.value:
             return
         if attempt.status not in ON_HOST:
@@ -332,6 +345,7 @@ def ask_to_leave(job: Job, request: Request, *, actor: User | None, actor_name: 
 def ask_for_checkpoint(job: Job, *, actor: User | None) -> None:
     with transaction.atomic():
         job, attempt = _locked(job)
+        _must_not_be_dry(job)
         if attempt.status not in ON_HOST:
             raise Refused({"": _("It is not running, so there is nothing to save.")})
         Attempt.objects.filter(pk=attempt.pk).update(checkpoint_asked=F("checkpoint_asked") + 1)
@@ -522,6 +536,11 @@ def _locked(job: Job) -> tuple[Job, Attempt]:
     """The job and its newest attempt as they are now, locked until the transaction ends."""
     job = Job.objects.select_for_update().get(pk=job.pk)
     return job, Attempt.objects.select_for_update().filter(job=job).latest("number")
+
+
+def _must_not_be_dry(job: Job) -> None:
+    if job.dry_run:
+        raise Refused({"": _("This is a dry run: it can be cancelled, and its settings can be submitted as a job.")})
 
 
 def _must_have_ended(attempt: Attempt) -> None:

@@ -20,7 +20,7 @@ def in_words(english: str, said: Any) -> str:
         return english
     try:
         return _sentences(said)
-    except (_Unknown, KeyError, TypeError, ValueError):
+    except (_Unknown, AttributeError, KeyError, TypeError, ValueError):
         return english
 
 

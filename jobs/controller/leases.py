@@ -21,6 +21,7 @@ from jobs.controller.reports import all_running
 from jobs.models import Attempt, Placement
 from workers.contract.messages import UNRESPONSIVE_S, AttemptBeat, Request, beat_key
 from workers.contract.states import ON_HOST, EndReason, Status
+from workers.contract.texts import Text
 
 logger = logging.getLogger(__name__)
 
@@ -75,17 +76,25 @@ def _judge(of_attempt: list[tuple[float, Placement]]) -> None:
     attempt, host = worst.attempt, worst.host.name
     if age > settings.LEASE_S:
         lost = [placement for age, placement in of_attempt if age > settings.LEASE_S]
-        _lose(attempt, lost, f"{host} has not been heard of for {age:.0f} s; the lease is {settings.LEASE_S:g} s.")
+        detail = Text(
+            "%(host)s has not been heard of for %(age).0f s; the lease is %(lease)g s.",
+            host=host,
+            age=age,
+            lease=settings.LEASE_S,
+        )
+        _lose(attempt, lost, detail)
     elif age > UNRESPONSIVE_S and attempt.status != Status.UNRESPONSIVE:
         services.transition(
             attempt,
             Status.UNRESPONSIVE,
-            detail=f"{host} has not been heard of for {age:.0f} s.",
+            detail=Text("%(host)s has not been heard of for %(age).0f s.", host=host, age=age),
             actor_name="controller",
         )
     elif age <= UNRESPONSIVE_S and attempt.status == Status.UNRESPONSIVE:
         back = Status.RUNNING if attempt.started_at or all_running(attempt) else Status.STARTING
-        services.transition(attempt, back, detail=f"{host} was heard of again.", actor_name="controller")
+        services.transition(
+            attempt, back, detail=Text("%(host)s was heard of again.", host=host), actor_name="controller"
+        )
 
 
 def _lose(attempt: Attempt, lost: list[Placement], detail: str) -> None:

@@ -19,6 +19,7 @@ from django.utils import timezone
 from jobs import services
 from jobs.models import Attempt, DeviceHold, Host, Placement
 from workers.contract.states import Status
+from workers.contract.texts import Text
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,8 @@ def _place(attempt: Attempt, chosen: list[tuple[Room, list[int]]]) -> bool:
     try:
         with transaction.atomic():
             where = ", ".join(f"{room.host.name} ({room.kind} {', '.join(map(str, d))})" for room, d in chosen)
-            if not services.transition(attempt, Status.STARTING, detail=f"On {where}.", actor_name="controller"):
+            detail = Text("On %(where)s.", where=where)
+            if not services.transition(attempt, Status.STARTING, detail=detail, actor_name="controller"):
                 return False
             for node, (room, devices) in enumerate(chosen):
                 # As it is now: a drain may have begun since the host was read.

@@ -9,9 +9,10 @@ from typing import Any
 from django.utils import timezone
 
 from jobs import services
-from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, JobEvent, Placement
+from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, JobEvent, Placement, WorstRows
 from workers.contract.records import from_json_number, jsonable
 from workers.contract.states import ENDED, EndReason, Status
+from workers.contract.texts import Text
 
 Line = dict[str, Any]
 
@@ -49,17 +50,22 @@ def _claimed(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
 def _refused(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     """Nothing was started there. With one node, the attempt may go elsewhere; with several, others may have begun."""
     placement = _placement(attempt, line)
-    detail = str(line.get("detail") or "")
+    detail = Text("%(host)s refused: %(why)s", host=str(line["host"]), why=_said(line, "detail"))
     release(placement)
-    changed = _event(attempt, rank, line, f"{line['host']} refused: {detail}")
+    changed = _event(attempt, rank, line, detail)
     if attempt.status == Status.STARTING and attempt.nodes == 1:
-        services.transition(attempt, Status.QUEUED, detail=f"{line['host']} refused: {detail}", actor_name=_who(rank))
+        services.transition(attempt, Status.QUEUED, detail=detail, actor_name=_who(rank))
     elif attempt.status not in ENDED:
         services.transition(
             attempt,
             Status.FAILED,
             reason=EndReason.LAUNCH_FAILED,
-            detail=f"Node {placement.node} on {line['host']} refused: {detail}",
+            detail=Text(
+                "Node %(node)d on %(host)s refused: %(why)s",
+                node=placement.node,
+                host=str(line["host"]),
+                why=_said(line, "detail"),
+            ),
             actor_name=_who(rank),
         )
     return changed | {"status"}
@@ -112,11 +118,23 @@ def _artifact_published(attempt: Attempt, rank: int, line: Line, count: int) -> 
 
 
 def _publication_failed(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
-    return _event(attempt, rank, line, f"A {line['what']} could not be published: {line.get('detail') or ''}")
+    return _event(attempt, rank, line, _unpublished(line))
+
+
+def _unpublished(line: Line) -> Text:
+    why = _said(line, "detail")
+    if line["what"] == "checkpoint":
+        return Text("A checkpoint could not be published: %(why)s", why=why)
+    return Text("A result could not be published: %(why)s", why=why)
 
 
 def _torn_tail(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
-    text = f"The last line of rank {line['rank']}'s {line['stream']} was never finished ({line['bytes']} bytes)."
+    text = Text(
+        "The last line of rank %(rank)d's %(stream)s was never finished (%(bytes)d bytes).",
+        rank=line["rank"],
+        stream=str(line["stream"]),
+        bytes=line["bytes"],
+    )
     return _event(attempt, line["rank"], line, text, by=rank)
 
 
@@ -124,7 +142,7 @@ def _ended(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     """No process is left on the node. The attempt ends when all its nodes have ended."""
     placement = _placement(attempt, line)
     EndReason(line["end_reason"])  # raises for a reason that is not known
-    placement.verdict = {name: line.get(name) for name in ("end_reason", "detail", "rank", "step")}
+    placement.verdict = {name: line.get(name) for name in ("end_reason", "detail", "said", "rank", "step")}
     placement.ended_at = timezone.now()
     placement.save(update_fields=["verdict", "ended_at"])
     release(placement)
@@ -186,7 +204,34 @@ def _metrics(metrics: Any) -> dict[str, Any]:
             isinstance(value, list) and all(isinstance(row, list) and len(row) == len(value) for row in value)
         ):
             raise ValueError("confusion is no square table")
+        if name == "train" and not isinstance(value, dict | None):
+            raise ValueError("what was measured on training rows is no table")
     return dict(metrics)
+
+
+# What a faulty or foreign trainer says must not fill pages either.
+_MOST_WORST, _MOST_COLUMNS, _MOST_CHARACTERS = 200, 20, 1000
+
+
+def _worst(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    rows = [_row(row) for row in line["rows"][:_MOST_WORST]]
+    WorstRows.objects.update_or_create(
+        attempt=attempt,
+        defaults={"step": int(line["step"]), "dev_rows": int(line["of"]), "rows": rows, "at": _at(line)},
+    )
+    # The event must not hold the texts: whoever sees the job sees its events.
+    return {"evaluations"}
+
+
+def _row(row: Any) -> dict[str, Any]:
+    loss = from_json_number(row["loss"])
+    if type(row["row"]) is not int or isinstance(loss, bool) or not isinstance(loss, int | float):
+        raise ValueError(f"{str(row)[:80]!r} is no row")
+    return {
+        str(name)[:100]: value[:_MOST_CHARACTERS] if isinstance(value, str) else value
+        for name, value in list(row.items())[:_MOST_COLUMNS]
+        if value is None or isinstance(value, str | int | float)
+    }
 
 
 def _checkpoint(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
@@ -203,7 +248,7 @@ def _scale(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
 
 
 def _note(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
-    return _event(attempt, rank, line, str(line["text"])) if count <= MOST_EVENTS else set()
+    return _event(attempt, rank, line, _said(line, "text")) if count <= MOST_EVENTS else set()
 
 
 def _measured(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
@@ -211,7 +256,7 @@ def _measured(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
 
 
 def _outcome(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
-    return _event(attempt, rank, line, str(line.get("detail") or ""), reason=EndReason(line["end_reason"]).value)
+    return _event(attempt, rank, line, _said(line, "detail"), reason=EndReason(line["end_reason"]).value)
 
 
 _HANDLERS: dict[str, Callable[[Attempt, int, Line, int], set[str]]] = {
@@ -230,6 +275,7 @@ _HANDLERS: dict[str, Callable[[Attempt, int, Line, int], set[str]]] = {
     "stage": _stage,
     "plan": _plan,
     "evaluation": _evaluation,
+    "worst": _worst,
     "checkpoint": _checkpoint,
     "artifact": _artifact,
     "scale": _scale,
@@ -252,7 +298,7 @@ def conclude(attempt: Attempt) -> None:
         attempt,
         reason.status,
         reason=reason,
-        detail=str(verdict.get("detail") or ""),
+        detail=_said(verdict, "detail"),
         step=verdict.get("step"),
         rank=verdict.get("rank"),
         actor_name="supervisor",
@@ -296,6 +342,7 @@ def _event(
     reason: str = "",
     by: int | None = None,
 ) -> set[str]:
+    said = {"said": message.said} if isinstance(message, Text) else {}
     JobEvent.objects.create(
         job_id=attempt.job_id,
         attempt=attempt,
@@ -306,9 +353,15 @@ def _event(
         step=line.get("step") if step is None else step,
         rank=rank if rank >= 0 else None,
         message=message,
-        data=jsonable({name: value for name, value in line.items() if name not in ("kind", "at", "files")}),
+        data=jsonable({name: value for name, value in line.items() if name not in ("kind", "at", "files")} | said),
     )
     return {"events"}
+
+
+def _said(line: Line, name: str) -> str:
+    """What the host wrote there, with the parts of it if it sent any."""
+    text = str(line.get(name) or "")
+    return Text.of(text, line["said"]) if text and line.get("said") else text
 
 
 def _at(line: Line) -> datetime:

@@ -17,6 +17,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, gettext_noop
 
+from jobs import texts
 from jobs.forms import shown
 from jobs.models import END_REASON_LABELS, STATUS_LABELS, Attempt, JobEvent
 from workers.contract.records import SKIP_FOUND_INF, SKIP_GRAD, SKIP_INPUT, SKIP_LOSS, from_json_number
@@ -124,6 +125,12 @@ def reason_label(reason: str) -> str:
 @register.filter
 def reason_sentence(reason: str) -> str:
     return _(EndReason(reason).sentence) if reason else ""
+
+
+@register.filter
+def end_in_words(attempt: Attempt) -> str:
+    """The particulars of an end, in the reader's language where the host sent what it takes."""
+    return texts.in_words(attempt.end_detail, attempt.end_said)
 
 
 @register.filter
@@ -246,6 +253,12 @@ _SKIPS = {
     SKIP_INPUT: gettext_lazy("input not finite"),
 }
 
+
+@register.filter
+def skip_in_words(reason: str) -> str:
+    return str(_SKIPS.get(reason, reason.replace("_", " ")))
+
+
 _FIELDS = {
     "loss": gettext_lazy("loss"),
     "loss_all": gettext_lazy("loss of all ranks"),
@@ -255,15 +268,16 @@ _FIELDS = {
 
 @register.filter
 def in_words(event: JobEvent) -> str:
-    """One line for an event. What a host wrote in words of its own is shown as it is."""
+    """One line for an event. Words of a host's own, such as an exception, are shown as they are."""
     data = event.data or {}
+    said = texts.in_words(event.message, data.get("said"))
     match event.kind:
         case "status" if event.reason:
             text = _with(status_label(event.new), reason_sentence(event.reason))
-            return f"{text} {event.message}" if event.message else text
+            return f"{text} {said}" if said else text
         case "status":
             text = f"{status_label(event.old)} → {status_label(event.new)}"
-            return _with(text, event.message) if event.message else text
+            return _with(text, said) if said else text
         case "attempt":
             causes = dict(Attempt.Cause.choices)
             text = _("Attempt %(number)s queued (%(cause)s)") % {
@@ -311,12 +325,14 @@ def in_words(event: JobEvent) -> str:
             )
             text = _("Rank ended with %(how)s") % {"how": how}
             return text + _(", the first to fail") if data.get("first") else text
+        case "measured":
+            return _("Measured: memory, and the time of an evaluation and a checkpoint.")
         case "stage":
             return capfirst(stage_in_words(event.message))
         case "outcome" if event.reason:
-            return capfirst(event.message or reason_sentence(event.reason))
+            return capfirst(said or reason_sentence(event.reason))
         case _:
-            return capfirst(event.message or event.kind.replace("_", " "))
+            return capfirst(said or event.kind.replace("_", " "))
 
 
 def _steps_in_words(kind: str, data: dict[str, Any], message: str) -> str:

@@ -40,7 +40,7 @@ msgstr ""
 """
 Text = tuple[str, str | tuple[str, str]]  # where it stands, and what: a pair has a plural
 
-_ONE = {"_", "gettext", "gettext_lazy", "gettext_noop", "Misfit"}
+_ONE = {"_", "gettext", "gettext_lazy", "gettext_noop", "Misfit", "Text"}
 _PLURAL = {"ngettext", "ngettext_lazy"}
 # What hosts say in English and the web side looks up: the first argument of these in workers/.
 _SAID_BY_HOSTS = {
@@ -107,7 +107,7 @@ def texts() -> Iterator[Text]:
     for path in sorted((ROOT / "templates").rglob("*.html")):
         yield from _of_template(path)
     for path in sorted((ROOT / "workers").rglob("*.py")):
-        yield from _of_python(path, {"Misfit", "Finding"} | _SAID_BY_HOSTS)
+        yield from _of_python(path, {"Misfit", "Finding", "Text"} | _SAID_BY_HOSTS)
     yield from _declared()
 
 
