@@ -29,6 +29,7 @@ USUAL_CLIPS = (0.5, 1.0, 2.0, 5.0)
 MUCH_CLIPPED = 0.5
 NEARLY_FULL = 0.9
 MB = 2**20
+WIDTH, BASE = 640, 110  # of the picture; the base line's height
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -67,6 +68,14 @@ class RankMemory:
     peak_mb: float
     of_mb: float | None  # the device's; None: not known
     exact: bool  # False: the highest of the steps, which on a GPU does not see what lies between them
+
+    @property
+    def peak_bytes(self) -> float:
+        return self.peak_mb * MB
+
+    @property
+    def of_bytes(self) -> float | None:
+        return self.of_mb and self.of_mb * MB
 
     @property
     def share(self) -> float | None:
@@ -189,6 +198,40 @@ def of(job: Job, attempt: Attempt) -> Result | None:
         memory_bytes=_memory_of_devices(attempt),
         applied_before=before.applied if before else 0,
     )
+
+
+def part(job: Job, attempt: Attempt) -> dict[str, Any]:
+    """For the page of a job; nothing for one that is no dry run."""
+    if not job.dry_run:
+        return {}
+    found = of(job, attempt)
+    return {
+        "dry": found,
+        "norm_bars": picture(found.norms) if found else [],
+        "clip_offered": found.suggested
+        if found and "clipping" in attempt.settings and not (found.current and found.current.suggested)
+        else None,
+    }
+
+
+def picture(norms: Norms) -> list[dict[str, Any]]:
+    """Rectangles of the histogram in a picture of WIDTH; under the base line stand the limits."""
+    highest = max((count for _low, _high, count in norms.bars), default=0) or 1
+    step = WIDTH / max(len(norms.bars), 1)
+    return [
+        {
+            "x": f"{step * i + 2:.1f}",
+            "y": f"{BASE - (BASE - 16) * count / highest:.1f}",
+            "width": f"{step - 4:.1f}",
+            "height": f"{(BASE - 16) * count / highest:.1f}",
+            "middle": f"{step * (i + 0.5):.1f}",
+            "left": f"{step * i:.1f}",
+            "low": low,
+            "high": high,
+            "count": count,
+        }
+        for i, (low, high, count) in enumerate(norms.bars)
+    ]
 
 
 def result(

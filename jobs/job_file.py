@@ -96,7 +96,7 @@ class JobFile:
                 raise services.Refused({dotted: _("“%(group)s” is no group of settings.") % {"group": group}})
         inner[last] = value
 
-    def submit(self, *, owner: User, anyway: bool = False) -> Job:
+    def submit(self, *, owner: User, anyway: bool = False, dry_run: bool = False) -> Job:
         """Raises services.Refused."""
         return services.submit(
             owner=owner,
@@ -107,6 +107,7 @@ class JobFile:
             actor=owner,
             priority=self.priority,
             accepted_warnings=anyway or self.anyway,
+            dry_run=dry_run,
         )
 
     def dataset_of(self, owner: User) -> Dataset | None:

@@ -14,6 +14,7 @@ urlpatterns = [
     path("jobs/<int:pk>/chart/", chart.job_chart, name="job_chart"),
     path("jobs/<int:pk>/log/", log.job_log, name="job_log"),
     path("jobs/<int:pk>/log/download/", log.job_log_download, name="job_log_download"),
+    path("jobs/<int:pk>/submit/", job_new.dry_run_submit, name="dry_run_submit"),
     path("jobs/<int:pk>/retry/", retry.job_retry, name="job_retry"),
     path("jobs/<int:pk>/cancel/", asks.job_cancel, name="job_cancel"),
     path("jobs/<int:pk>/pause/", asks.job_pause, name="job_pause"),

@@ -24,6 +24,7 @@ from workers.contract.messages import (
     supervisor_rank,
 )
 from workers.contract.states import Status
+from workers.contract.trials import TRY_TASK, TrialSpec
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,11 @@ class Sender:
     def check(self, spec: CheckSpec, host: str) -> None:
         self._celery.send_task(
             CHECK_TASK, args=[spec.model_dump(mode="json")], queue=host_queue(host), retry=False, ignore_result=True
+        )
+
+    def trial(self, spec: TrialSpec, host: str) -> None:
+        self._celery.send_task(
+            TRY_TASK, args=[spec.model_dump(mode="json")], queue=host_queue(host), retry=False, ignore_result=True
         )
 
     def run(self) -> None:
@@ -111,6 +117,7 @@ def spec_of(placement: Placement) -> AttemptSpec:
         devices=placement.devices,
         lease_s=settings.LEASE_S,
         grace_s=settings.GRACE_S,
+        dry_run_steps=dry_run.STEPS if job.dry_run else None,
         time_limit_s=attempt.time_limit_set_s,
     )
 

@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
-from jobs import services
+from jobs import dry_run, services
 from jobs.forms import SettingGroup, SettingsForm
 from jobs.live import is_live
 from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, Host, Job, JobEvent, Placement
@@ -70,9 +70,10 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
     newest = attempt.pk == job.newest_id
     status = attempt.status
     runs = newest and status in ON_HOST and not attempt.leave
+    real = newest and not job.dry_run
     return {
         "health": health_of(attempt),
-        "progress": progress_of(attempt),
+        "progress": progress_of(attempt, job.dry_run),
         "recipe": RECIPES.get(job.recipe),
         "ran_s": (attempt.ended_at - attempt.started_at).total_seconds()
         if attempt.started_at and attempt.ended_at
@@ -85,12 +86,12 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
         "may": {
             # A request to stop may be asked for again in a stronger form, never in a weaker one.
             "cancel": newest and status not in ENDED and attempt.leave != Request.CANCEL,
-            "pause": newest and status not in ENDED and not attempt.leave,
-            "resume": newest and status == Status.PAUSED,
-            "finish": runs and status == Status.RUNNING,
-            "checkpoint": runs and status == Status.RUNNING,
-            "retry": newest and status in ENDED,
-            "longer": newest and status == Status.SUCCEEDED,
+            "pause": real and status not in ENDED and not attempt.leave,
+            "resume": real and status == Status.PAUSED,
+            "finish": real and runs and status == Status.RUNNING,
+            "checkpoint": real and runs and status == Status.RUNNING,
+            "retry": real and status in ENDED,
+            "longer": real and status == Status.SUCCEEDED,
         },
         "checkpoint": services.newest_good_checkpoint(job) if newest and status in ENDED else None,
     }
@@ -201,6 +202,7 @@ def _artifacts(job: Job, attempt: Attempt) -> dict[str, Any]:
 PARTS: dict[str, Callable[[Job, Attempt], dict[str, Any]]] = {
     "status": _status,
     "numbers": _numbers,
+    "dry_run": dry_run.part,
     "evaluations": _evaluations,
     "events": _events,
     "ranks": _ranks,

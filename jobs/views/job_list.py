@@ -13,6 +13,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from jobs.dry_run import STEPS
 from jobs.health import Health, Progress, health, progress
 from jobs.models import END_REASON_CHOICES, STATUS_CHOICES, Attempt, Job
 from jobs.views.rows import Asked, whole_number
@@ -46,6 +47,10 @@ class Row:
 def job_list(request: Asked) -> HttpResponse:
     jobs = Job.objects.visible_to(request.user)
     total = jobs.exists()
+    # Dry runs have a place of their own.
+    kind = request.GET.get("kind", "")
+    if kind != "all":
+        jobs = jobs.filter(dry_run=kind == "dry")
     # No column of PostgreSQL holds a NUL, nor may one be looked for.
     text, status, reason, owner = (
         request.GET.get(name, "").replace("\0", "").strip() for name in ("q", "status", "reason", "owner")
@@ -74,7 +79,7 @@ def job_list(request: Asked) -> HttpResponse:
         "rows": rows,
         "any": total,
         "sort": sort,
-        "filtered": bool(text or status or reason or owner),
+        "filtered": bool(text or status or reason or owner or kind),
         "live": any(job.status in ACTIVE for job in page),
         "statuses": STATUS_CHOICES,
         "reasons": END_REASON_CHOICES,
@@ -91,7 +96,7 @@ def _row(job: Job) -> Row:
     attempt = job.newest
     if attempt is None:
         return Row(job, None, Health(""), None)
-    return Row(job, attempt, health_of(attempt), progress_of(attempt))
+    return Row(job, attempt, health_of(attempt), progress_of(attempt, job.dry_run))
 
 
 def health_of(attempt: Attempt) -> Health:
@@ -107,11 +112,10 @@ def health_of(attempt: Attempt) -> Health:
     )
 
 
-def progress_of(attempt: Attempt) -> Progress:
+def progress_of(attempt: Attempt, dry_run: bool = False) -> Progress:
+    plan, before = attempt.plan, attempt.start_from.applied if attempt.start_from else 0
+    if dry_run and plan.get("total_steps"):
+        plan = plan | {"total_steps": min(plan["total_steps"], before + STEPS)}
     return progress(
-        status=attempt.status,
-        applied=attempt.applied,
-        plan=attempt.plan,
-        newest=attempt.newest_record,
-        started_from=attempt.start_from.applied if attempt.start_from else 0,
+        status=attempt.status, applied=attempt.applied, plan=plan, newest=attempt.newest_record, started_from=before
     )

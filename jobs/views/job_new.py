@@ -1,7 +1,7 @@
 """A new job: a plain form made from the recipe's settings, blank or filled from a preset, another job or a file.
 
-Every button of the form is a POST to the same address with `do`: submit, fill (with the chosen preset), basic or full,
-check (what would be submitted, and what speaks against it), yaml (the same as a file)."""
+Every button of the form is a POST to the same address with `do`: submit, dry_run (a few steps of it), fill (with the
+chosen preset), basic or full, check (what would be submitted, and what speaks against it), yaml (the same as a file)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_POST
 
-from jobs import checks, job_file, services
+from jobs import checks, dry_run, job_file, services
 from jobs.forms import SettingsForm
 from jobs.models import Dataset, Job
 from jobs.views.rows import Asked, job_for, whole_number
@@ -56,8 +56,29 @@ def job_new(request: Asked) -> HttpResponse:
         return render(request, "jobs/new_check.html", _check(request, form, draft))
     if do == "yaml":
         return yaml_file(_as_yaml(request, form, draft), draft.name or "job")
-    if do != "submit":
+    if do not in ("submit", "dry_run"):
         return _page(request, form, draft)
+    anyway = _check(request, form, draft)["anyway"]
+    return _submit(request, form, draft, anyway=anyway, dry_run=do == "dry_run")
+
+
+@require_POST
+def dry_run_submit(request: Asked, pk: int) -> HttpResponse:
+    """The settings of a dry run as a job. What was accepted for the one is accepted for the other; a warning that has
+    come since is shown."""
+    tried = job_for(request, pk)
+    if not tried.dry_run or tried.newest is None or tried.recipe not in RECIPES:
+        raise Http404
+    draft = _as_tried(tried, tried.newest.settings)
+    form = SettingsForm(draft.recipe, initial=draft.settings, offers={"model.job": models_on_offer(request)})
+    accepted = set(tried.events.filter(kind="warning_accepted").values_list("reason", flat=True))
+    codes = {finding.code for finding, _text in _check(request, form, draft)["warnings"]}
+    return _submit(request, form, draft, anyway=codes <= accepted, priority=tried.priority)
+
+
+def _submit(
+    request: Asked, form: SettingsForm, draft: Draft, *, anyway: bool, dry_run: bool = False, priority: int = 0
+) -> HttpResponse:
     try:
         job = services.submit(
             owner=request.user,
@@ -66,15 +87,18 @@ def job_new(request: Asked) -> HttpResponse:
             dataset=_dataset(request, draft),
             settings=form.raw(),
             actor=request.user,
-            accepted_warnings=_check(request, form, draft)["anyway"],
+            priority=priority,
+            accepted_warnings=anyway,
             cloned_from=draft.cloned_from,
+            dry_run=dry_run,
         )
     except services.Warned:
         return _page(request, form, draft, failed="warned")
     except services.Refused as refused:
         draft.errors = form.add_errors(refused.errors)
         return _page(request, form, draft, failed="refused")
-    messages.success(request, _("Job %(number)d is queued.") % {"number": job.pk})
+    said = _("Dry run %(number)d is queued.") if dry_run else _("Job %(number)d is queued.")
+    messages.success(request, said % {"number": job.pk})
     return redirect("job_detail", job.pk)
 
 
@@ -100,9 +124,19 @@ def models_on_offer(request: Asked) -> list[tuple[str, str]]:
 
 
 def _draft(request: Asked) -> Draft:
-    """Blank, or like another job: ?clone= with its own settings, ?from= starting from its exported weights."""
+    """Blank, or like another job: ?clone= with its own settings, ?from= starting from its exported weights, ?dry_run= as
+    it was tried, with &clip= at the suggested norm."""
     asked = request.GET
     dataset = whole_number(asked.get("dataset"), 0)
+    if asked.get("dry_run"):
+        tried = job_for(request, whole_number(asked["dry_run"], 0))
+        if tried.newest is None or tried.recipe not in RECIPES:
+            return Draft(_recipe(None))
+        settings = tried.newest.settings
+        found = dry_run.of(tried, tried.newest) if asked.get("clip") and "clipping" in settings else None
+        if found is not None and found.suggested is not None:
+            settings = settings | {"clipping": settings["clipping"] | {"max_norm": found.suggested}}
+        return _as_tried(tried, settings)
     like = asked.get("clone") or asked.get("from")
     if not like:
         return Draft(_recipe(asked.get("recipe")), dataset=dataset)
@@ -116,6 +150,10 @@ def _draft(request: Asked) -> Draft:
         name = _("%(name)s, continued") % {"name": job.name}
         settings = settings | {"model": settings.get("model", {}) | {"source": "job", "job": job.pk}}
     return Draft(RECIPES[job.recipe], name[:120], dataset or job.dataset_id or 0, settings, job)
+
+
+def _as_tried(tried: Job, settings: dict[str, Any]) -> Draft:
+    return Draft(RECIPES[tried.recipe], tried.name, tried.dataset_id or 0, settings, tried.cloned_from)
 
 
 def _recipe(name: str | None) -> Recipe:

@@ -154,7 +154,7 @@ WARNED = {"loss_scaling__init_scale": "1024"}
 def test_a_warning_wants_a_tick_and_is_then_recorded(people: People, dataset: Dataset) -> None:
     asked = people.owner.post(URL, filled(dataset, **WARNED))
     assert asked.status_code == 422 and not Job.objects.exists()
-    assert "The job was not submitted yet: there are warnings." in asked.text
+    assert "Nothing was submitted yet: there are warnings." in asked.text
     assert asked.text.count("Loss scaling was changed, but it is used with fp16 only") == 2
     assert 'value="1024"' in asked.text
     done = people.owner.post(URL, filled(dataset, **WARNED) | {"anyway": "on", "shown": "loss_scaling_unused"})

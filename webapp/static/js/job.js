@@ -8,9 +8,9 @@
   const state = document.getElementById("live-state");
   // Sections by what an announcement calls the change.
   const sections = {
-    status: ["status", "numbers", "attempts", "ranks", "events", "checkpoints"],
-    steps: ["status", "numbers", "attempts"],
-    events: ["events", "checkpoints"],
+    status: ["status", "numbers", "dry_run", "attempts", "ranks", "events", "checkpoints"],
+    steps: ["status", "numbers", "dry_run", "attempts"],
+    events: ["events", "dry_run", "checkpoints"],
     evaluations: ["evaluations"],
     log: ["log"],
     ranks: ["ranks"],
@@ -44,7 +44,7 @@
     const wanted = new Set(names.flatMap((name) => sections[name] || []));
     // A log that someone searches, selects in or has scrolled up stays as it is.
     if (wanted.delete("log") && logFollows()) htmx.trigger("#log", "refresh");
-    for (const id of wanted) htmx.trigger(`#${id}`, "refresh");
+    for (const id of wanted) if (document.getElementById(id)) htmx.trigger(`#${id}`, "refresh");
     if (names.includes("evaluations")) reload();
   }
 
