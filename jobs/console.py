@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs import dry_run
 from jobs.health import progress
 from jobs.models import Attempt, Job, JobEvent
 from workers.contract.records import from_json_number
@@ -109,6 +110,36 @@ def progress_line(attempt: Attempt) -> str:
     if done.left_s is not None:
         parts.append(f"{duration(done.left_s)} left")
     return " · ".join(parts)
+
+
+def dry_run_lines(found: dry_run.Result) -> list[str]:
+    """The result of a dry run, with what is worth a sentence at the end."""
+    norms, whole, scale = found.norms, found.whole, found.loss_scale
+    rows = [("steps", f"{found.made} of {found.planned}, {found.skipped} skipped")]
+    if norms.median is not None:
+        size = f"median {norms.median:.3g}, 90th percentile {norms.p90:.3g}, greatest {norms.max:.3g}"
+        rows.append(("gradient norm", f"{size}, {norms.non_finite} not finite"))
+    if found.suggested is not None:
+        rows.append(("suggested clip", f"{found.suggested:g}"))
+        rows += [
+            ("", f"at {clip.max_norm:g}: {100 * clip.share:.0f} % of the steps clipped{' (as set)' * clip.current}")
+            for clip in found.clips
+        ]
+    if scale is not None:
+        rows.append(("loss scale", f"{scale.first:g} → {scale.last:g}{', settled' * scale.settled}"))
+    for rank in found.memory:
+        of = f" of {rank.of_mb:.0f} MiB ({100 * (rank.share or 0):.0f} %)" if rank.of_mb else ""
+        rows.append((f"memory, rank {rank.rank}", f"{'' if rank.exact else 'at least '}{rank.peak_mb:.0f} MiB{of}"))
+    if found.step_ms is not None:
+        rows.append(("time per step", f"{found.step_ms:.3g} ms, {100 * (found.data_share or 0):.0f} % for data"))
+    if whole is not None:
+        parts = [f"{whole.steps} steps"]
+        parts += [f"{whole.evaluations} evaluations"] * (whole.evaluation_s is not None)
+        parts += [f"{whole.checkpoints} checkpoints"] * (whole.checkpoint_s is not None)
+        rows.append(("the whole", f"about {duration(whole.seconds)} ({', '.join(parts)})"))
+    if found.within_warmup:
+        rows.append(("note", f"all steps lie within the warm-up of {found.warmup}: norms may still change"))
+    return [f"{name:<16}{text}" for name, text in rows] + found.advice()
 
 
 def metrics_words(metrics: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from jobs import services
-from jobs.models import Job
+from jobs.models import Artifact, Job
 from tests.end_to_end.stack import ROOT, Stack, until
 from workers.contract.messages import Request
 
@@ -51,6 +51,22 @@ def test_a_failed_job_is_a_failed_command(stack: Stack, tmp_path: Path) -> None:
     assert result.returncode == 1
     assert (summary["status"], summary["end_reason"]) == ("failed", "non_finite")
     assert summary["end_detail"] == "Loss was NaN at step 1."
+
+
+def test_a_dry_run_makes_thirty_steps_and_tells_what_they_say_of_the_whole(stack: Stack, tmp_path: Path) -> None:
+    file = written(tmp_path, {"do": "steps", "n": 500}, {"do": "artifact", "name": "model"})
+    result = stack.manage("submit", file, "--owner", "owner", "--dry-run", "--json")
+    summary = json.loads(result.stdout)
+    assert (summary["status"], summary["steps_attempted"]) == ("succeeded", 30)
+    told = summary["dry_run"]
+    assert (told["planned"], told["made"], told["skipped"], told["suggested_clip"]) == (30, 30, 0, 0.5)
+    assert told["whole"]["steps"] == 500 and told["whole"]["seconds"] == 1.0  # and an evaluation of 0.5 s
+    assert [(rank["rank"], rank["peak_mb"], rank["exact"]) for rank in told["memory"]] == [
+        (0, 2.0, True),
+        (1, 2.0, True),
+    ]
+    job = Job.objects.get(pk=summary["job"])
+    assert job.dry_run and not Artifact.objects.filter(attempt__job=job).exists()
 
 
 def test_who_stops_waiting_does_not_stop_the_job(stack: Stack, tmp_path: Path) -> None:

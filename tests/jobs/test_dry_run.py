@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jobs import dry_run
+from jobs.console import dry_run_lines
 from tests.jobs.records import record
 
 PLAN = {"total_steps": 1000, "steps_per_epoch": 300, "dev_rows": 1000}
@@ -154,3 +155,24 @@ def test_memory_is_the_measured_peak_against_the_device() -> None:
 def test_it_can_be_written_as_json() -> None:
     found = result(steps(NORMS)).as_dict()
     assert found["suggested_clip"] == 2.8 and found["whole"]["seconds"] == 100.0 and found["made"] == 30
+
+
+def test_a_terminal_is_told_in_lines() -> None:
+    measured = {
+        0: {"peak_mb": 900.0, "evaluation_s": 2.0, "evaluation_rows": 1000, "checkpoint_s": 1.5, "checkpoint_bytes": 7}
+    }
+    found = result(steps(NORMS), measured=measured, memory_bytes={0: 4 * 2**30})
+    assert dry_run_lines(found)[:-1] == [
+        "steps           30 of 30, 0 skipped",
+        "gradient norm   median 1.55, 90th percentile 2.71, greatest 3, 0 not finite",
+        "suggested clip  2.8",
+        "                at 0.5: 83 % of the steps clipped",
+        "                at 1: 67 % of the steps clipped (as set)",
+        "                at 2: 33 % of the steps clipped",
+        "                at 2.8: 7 % of the steps clipped",
+        "                at 5: 0 % of the steps clipped",
+        "memory, rank 0  900 MiB of 4096 MiB (22 %)",
+        "time per step   100 ms, 1 % for data",
+        "the whole       about 2 min (1000 steps, 4 evaluations, 5 checkpoints)",
+        "note            all steps lie within the warm-up of 100: norms may still change",
+    ]

@@ -9,8 +9,8 @@ import yaml
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from jobs import services
-from jobs.console import Console
+from jobs import dry_run, services
+from jobs.console import Console, dry_run_lines
 from jobs.job_file import JobFile
 from jobs.models import Attempt, Evaluation, Job
 from workers.contract.records import jsonable
@@ -30,6 +30,11 @@ class Command(BaseCommand):
             "--anyway", action="store_true", help="in spite of warnings, which are recorded with the job"
         )
         parser.add_argument("--wait", action="store_true", help="until it has ended; progress goes to stderr")
+        parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help=f"only {dry_run.STEPS} steps of it, and what they tell of the whole; waits for it",
+        )
         parser.add_argument("--json", action="store_true", help="a summary as JSON on stdout")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -40,15 +45,16 @@ class Command(BaseCommand):
                 if not equals:
                     raise CommandError(f"--set wants GROUP.SETTING=VALUE, not “{change}”.")
                 file.set(name.strip(), yaml.safe_load(value))
-            job = file.submit(owner=owner(options["owner"]), anyway=options["anyway"])
+            job = file.submit(owner=owner(options["owner"]), anyway=options["anyway"], dry_run=options["dry_run"])
         except services.Warned as warned:
             lines = [f"{finding.setting}: warning: {finding}" for finding in warned.warnings]
             raise CommandError("\n".join([*lines, "Nothing was submitted. To submit anyway, add --anyway."])) from None
         except services.Refused as refused:
             lines = [f"{name}: {text}" if name else text for name, text in refused.errors.items()]
             raise CommandError("\n".join(lines)) from None
-        self.stderr.write(f"Job {job.pk} “{job.name}” is queued.")
-        if options["wait"]:
+        self.stderr.write(f"{'Dry run' if job.dry_run else 'Job'} {job.pk} “{job.name}” is queued.")
+        wait = options["wait"] or job.dry_run
+        if wait:
             try:
                 self.wait(job)
             except KeyboardInterrupt:
@@ -56,9 +62,11 @@ class Command(BaseCommand):
                 raise SystemExit(130) from None
         if options["json"]:
             self.stdout.write(json.dumps(summary(job), ensure_ascii=False))
-        elif not options["wait"]:
+        elif not wait:
             self.stdout.write(str(job.pk))
-        if options["wait"] and job.status != Status.SUCCEEDED:
+        elif job.dry_run and job.newest and (result := dry_run.of(job, job.newest)):
+            self.stdout.write("\n".join(dry_run_lines(result)))
+        if wait and job.status != Status.SUCCEEDED:
             raise SystemExit(1)
 
     def wait(self, job: Job) -> None:
@@ -98,6 +106,7 @@ def owner(name: str | None) -> User:
 def summary(job: Job) -> dict[str, Any]:
     attempts = list(Attempt.objects.filter(job=job).order_by("number"))
     last = Evaluation.objects.filter(attempt__job=job).order_by("-pk").first()
+    tried = dry_run.of(job, attempts[-1]) if job.dry_run else None
     result: dict[str, Any] = jsonable(
         {
             "job": job.pk,
@@ -110,5 +119,6 @@ def summary(job: Job) -> dict[str, Any]:
             "steps_skipped": attempts[-1].skipped,
             "metrics": last.metrics if last else None,
         }
+        | ({"dry_run": tried.as_dict() if tried else None} if job.dry_run else {})
     )
     return result
