@@ -292,7 +292,10 @@ def in_words(event: JobEvent) -> str:
         case "request":
             return _(_REQUESTS.get(event.reason, event.reason))
         case "scale":
-            return _("Loss scale %(old)s → %(new)s") % {"old": log2(data.get("old")), "new": log2(data.get("new"))}
+            text = _("Loss scale %(old)s → %(new)s") % {"old": log2(data.get("old")), "new": log2(data.get("new"))}
+            if data.get("ranks"):
+                text += _("; overflowed on rank %(ranks)s") % {"ranks": ", ".join(map(str, data["ranks"]))}
+            return text
         case "claimed" if data.get("host"):
             return _("%(host)s has taken the attempt.") % {"host": data["host"]}
         case "started":

@@ -259,7 +259,7 @@ class AttemptBeat(_Frozen):
 #   worst                step, of (dev rows), rows[{row (from 1), loss, what the recipe shows}]   (worst first)
 #   checkpoint           step, applied, path (relative to the run folder), bytes, good, seconds
 #   artifact             name, path, bytes
-#   scale                step, old, new
+#   scale                step, old, new, ranks[] (whose own gradient overflowed, where that is measured)
 #   note                 level, text, step|null
 #   measured             rank, peak_mb; of rank 0 also evaluation_s, evaluation_rows, checkpoint_s|null, checkpoint_bytes|null
 #                        (every rank, at the end of a dry run)

@@ -33,7 +33,7 @@ FIELDS: dict[str, str] = {
     "skipped": "str?",  # null, or why the step was not applied: a SkipReason
     "batch_id": "str",  # "epoch:index of the global batch"
     "samples": "int",
-    "tokens": "int",
+    "tokens": "int?",  # without padding; null: the recipe has no tokens
     "step_ms": "float",
     "data_ms": "float",
     "mem_mb": "float",
@@ -51,6 +51,7 @@ SKIP_REASONS = (SKIP_FOUND_INF, SKIP_LOSS, SKIP_GRAD, SKIP_INPUT)
 # Names of extras: what is recorded every so many steps only.
 GROUP_NORM = "norm:"  # and the part of the model: L2 norm of its gradient, as grad_norm is
 ZERO_GRADIENTS = "zero_gradients"  # share of gradient elements that are zero
+LOCAL_NORM = "local_norm"  # L2 norm of this rank's own gradient, unscaled, before it was averaged over ranks
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 

@@ -202,6 +202,14 @@ class LossScalingSettings(SettingsGroup):
     backoff_factor: float = setting(
         0.5, "Back-off factor", "What the scale is multiplied with after an overflow.", gt=0, lt=1
     )
+    hysteresis: int = setting(
+        1,
+        "Hysteresis",
+        "Overflows in a row until the scale falls; 1 is Paddle's, 2 is usual for large models.",
+        unit="steps",
+        ge=1,
+        le=1000,
+    )
     floor: float = setting(
         1.0,
         "Floor",
@@ -307,6 +315,21 @@ class MonitoringSettings(SettingsGroup):
         "Group norms every",
         "Attempted steps between two records that also hold the gradient norm of each part of the model and the share of "
         "gradients that are zero; the norms also come with every gradient that is not finite. Empty: never.",
+        unit="steps",
+        ge=1,
+        le=1_000_000,
+    )
+    local_norms: bool = setting(
+        False,
+        "Norm of each rank",
+        "Measure each rank's own gradient before it is averaged, so that it shows which rank overflowed. Averaging then no "
+        "longer overlaps with the backward pass. With one rank it changes nothing.",
+    )
+    compare_ranks_every: int | None = setting(
+        500,
+        "Compare ranks every",
+        "Attempted steps between two comparisons of the weights of all ranks, bit by bit; a difference ends the attempt. "
+        "Empty: never.",
         unit="steps",
         ge=1,
         le=1_000_000,

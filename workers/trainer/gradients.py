@@ -73,6 +73,12 @@ def total(norms: Floats) -> float:
     return largest * math.sqrt(float(((norms / largest) ** 2).sum()))
 
 
+def norm_of(parameters: list[Any]) -> float:
+    """Measured and read at once: the host waits for the device."""
+    gradients = of(parameters)
+    return total(norms(gradients, squares(gradients).numpy()))
+
+
 def zeros(gradients: Gradients) -> Any:
     """Number of zero elements over all gradients, [1], float32, still on the device: a pass over all of them."""
     with paddle.no_grad():

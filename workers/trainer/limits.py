@@ -20,6 +20,7 @@ class StepFacts:
     losses: list[float]  # by rank; 0 where the rank had no rows
     bad_inputs: list[int]  # ranks whose own input was not finite
     bad_losses: list[int]  # ranks whose own loss was not finite
+    bad_gradients: list[int]  # ranks whose own gradient was not finite, where that is measured
     grad_norm: float
     loss_scale: float | None
     skipped: str | None
@@ -84,7 +85,7 @@ def _skips_end_it(run: list[StepFacts]) -> TrainingFailed:
         scales = {"old": first.loss_scale, "new": last.loss_scale}
         sentences.append(Text("The loss scale went from %(old)g to %(new)g.", **scales))
     sentences.append(Text("The weights are those of the step before."))
-    own = first.bad_inputs or first.bad_losses
+    own = first.bad_inputs or first.bad_losses or first.bad_gradients
     return TrainingFailed(
         EndReason.LOSS_SCALE_COLLAPSED if collapsed else EndReason.NON_FINITE,
         Text.joined(*sentences),
@@ -111,6 +112,13 @@ def _what_was_wrong(facts: StepFacts) -> Text:
     if facts.skipped == SKIP_LOSS:
         ranks = _ranks(facts.bad_losses, facts)
         return Text("At step %(step)d the loss of %(ranks)s was %(values)s.", step=step, ranks=ranks, values=values)
+    if facts.bad_gradients:
+        return Text(
+            "At step %(step)d the loss was %(loss).4g, and the gradient of %(ranks)s was not finite.",
+            step=step,
+            loss=facts.loss,
+            ranks=_ranks(facts.bad_gradients, facts),
+        )
     if facts.skipped == SKIP_FOUND_INF:
         return Text(
             "At step %(step)d the loss was %(loss).4g and the gradients overflowed at a loss scale of %(scale)g.",

@@ -15,21 +15,21 @@ from workers.contract.messages import Request
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.trainer import checkpoint, gradients
+from workers.trainer.agreement import BAD_GRADIENT, BAD_INPUT, BAD_LOSS, FINE, Word, agree, facts_of, fingerprint
 from workers.trainer.checkpoint import Arrays, Snapshot
 from workers.trainer.clipping import Clipper
 from workers.trainer.control import ControlFile
 from workers.trainer.dry_run import measure
 from workers.trainer.evaluation import LEAVE_AT_ONCE, evaluate, train_sample
-from workers.trainer.limits import Limits, StepFacts
+from workers.trainer.limits import Limits
 from workers.trainer.memory import Memory
 from workers.trainer.precision import Caster, LossScaler
 from workers.trainer.ranks import Ranks
 from workers.trainer.sampler import Position, Sampler, reseed
 from workers.trainer.schedule import Schedule
 from workers.trainer.spool import Events, Steps
-from workers.trainer.task import Context, Floats, Task, TrainingFailed
+from workers.trainer.task import Batch, Context, Floats, Rows, Task
 
-REQUESTS = list(Request)
 REASONS = {
     Request.CANCEL: EndReason.CANCELLED,
     Request.SUPERSEDE: EndReason.SUPERSEDED,
@@ -38,9 +38,6 @@ REASONS = {
     Request.FINISH: EndReason.FINISHED_EARLY,
     Request.TIME_LIMIT: EndReason.TIME_LIMIT,
 }
-# Places in the vector that ranks add up once per step; after them one code and one loss per rank.
-LEAVE, CHECKPOINT, FOUND_INF, APPLIED, LOSS_SUM, WEIGHT_SUM, NORM, PER_RANK = range(8)
-FINE, BAD_LOSS, BAD_INPUT = 0, 1, 2
 LOG_EVERY_S = 10.0
 
 
@@ -90,6 +87,8 @@ def train(run: Run) -> EndReason:
     training, watched = settings.training, settings.monitoring
     sampler, scaler, clipper, optimizer, events = run.sampler, run.scaler, run.clipper, run.optimizer, run.events
     parameters, group_of = run.parameters, gradients.groups([name for name, _ in named_parameters(run.model)])
+    apart = watched.local_norms and ranks.world > 1
+    compared = watched.compare_ranks_every if ranks.world > 1 else None
     limits, memory = Limits(settings.limits), Memory(ranks.device)
     checkpoints_made, logged = 0, 0.0
     leave: Request | None = None
@@ -121,18 +120,22 @@ def train(run: Run) -> EndReason:
         )
         data_s = time.perf_counter() - started
 
-        # Forward and backward, micro-batch by micro-batch. Ranks average their gradients in the last
-        # one, so each loss is divided by what the whole batch counts for, times the ranks.
+        # Forward and backward, micro-batch by micro-batch. Ranks average their gradients in the last one, or after
+        # it if each first looks at its own; so each loss is divided by what the whole batch counts for, times the ranks.
         lr = run.schedule.rate(progress.applied)
         scale = scaler.value
         own_loss = paddle.zeros([])
         for i, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
-            with ranks.without_sync(run.parallel, i < len(batches) - 1):
+            with ranks.without_sync(run.parallel, apart or i < len(batches) - 1):
                 with run.caster.forward():
                     _, losses = task.losses(run.parallel, batch)
                     loss = (losses * paddle.to_tensor(weight.astype(np.float32))).sum()
                 scaler.scale(loss * (ranks.world / (whole_weight or 1.0))).backward()
                 own_loss = own_loss + loss.detach()
+        own_norm = None
+        if apart:
+            own_norm = gradients.norm_of(parameters) / (scale or 1.0)
+            ranks.average(parameters)
 
         # Unscale, then measure: the norms are of the true gradient, before clipping, over all ranks.
         # Reading them, with the loss, is the one time that the host waits for the device here.
@@ -147,29 +150,21 @@ def train(run: Run) -> EndReason:
 
         # One reduction per step carries all that ranks must agree on.
         asked = run.control.read() if ranks.rank == 0 else None
-        own = np.zeros(PER_RANK + 2 * ranks.world)
-        own[LEAVE] = 0 if asked is None or asked.leave is None else REQUESTS.index(asked.leave) + 1
-        own[CHECKPOINT] = 0 if asked is None else asked.checkpoint
-        own[FOUND_INF] = scaler.found_inf or not np.isfinite(norm)
-        own[APPLIED] = progress.applied
-        own[LOSS_SUM], own[WEIGHT_SUM], own[NORM] = loss_sum, own_weight, norm
-        own[PER_RANK + ranks.rank] = BAD_INPUT if bad_input else (FINE if np.isfinite(loss_sum) else BAD_LOSS)
-        own[PER_RANK + ranks.world + ranks.rank] = own_mean
-        agreed = ranks.sum(own)
-        _same_everywhere(agreed, own, ranks.world, whole_weight, step)
-        leave = REQUESTS[int(agreed[LEAVE]) - 1] if agreed[LEAVE] else None
-        found_inf = bool(agreed[FOUND_INF])
-        codes = agreed[PER_RANK : PER_RANK + ranks.world]
-        facts = StepFacts(
-            step=step,
-            loss=float(agreed[LOSS_SUM]) / (whole_weight or 1.0),
-            losses=[float(loss) for loss in agreed[PER_RANK + ranks.world :]],
-            bad_inputs=[int(rank) for rank in np.flatnonzero(codes == BAD_INPUT)],
-            bad_losses=[int(rank) for rank in np.flatnonzero(~np.isfinite(agreed[PER_RANK + ranks.world :]))],
-            grad_norm=norm,
-            loss_scale=scale,
-            skipped=_why_skip(codes, found_inf, scale),
+        word = Word(
+            leave=asked.leave if asked else None,
+            checkpoint=asked.checkpoint if asked else 0,
+            found_inf=scaler.found_inf or not math.isfinite(norm),
+            applied=progress.applied,
+            loss_sum=loss_sum,
+            weight=own_weight,
+            norm=norm,
+            code=_code(bad_input, loss_sum, own_norm),
+            loss=own_mean,
+            fingerprint=fingerprint(parameters) if compared and step % compared == 0 else 0,
         )
+        agreed = agree(ranks, word, whole_weight, step)
+        facts = facts_of(agreed, step, whole_weight, scale)
+        leave, found_inf = agreed.leave, agreed.found_inf
 
         # Clip, then step; or leave the step out, on all ranks, in every precision.
         limit = clipper.limit
@@ -190,6 +185,8 @@ def train(run: Run) -> EndReason:
             extras |= {f"{records.GROUP_NORM}{group}": value for group, value in parts.items()}
         if by_group:
             extras[records.ZERO_GRADIENTS] = float(read[1]) / gradients.elements(grads)
+        if own_norm is not None:
+            extras[records.LOCAL_NORM] = own_norm
         run.steps.record(
             {
                 "v": records.VERSION,
@@ -209,7 +206,7 @@ def train(run: Run) -> EndReason:
                 "skipped": facts.skipped,
                 "batch_id": f"{at.epoch}:{sampler.index(at)}",
                 "samples": sum(map(len, shares)),
-                "tokens": sum(batch.tokens for batch in batches) if shares else 0,
+                "tokens": _tokens(batches, shares),
                 "step_ms": (time.perf_counter() - started) * 1e3,
                 "data_ms": data_s * 1e3,
                 "mem_mb": memory.mb(),
@@ -220,7 +217,7 @@ def train(run: Run) -> EndReason:
 
         # What is rare.
         if scaler.value != scale and ranks.rank == 0:
-            events.say("scale", step=step, old=scale, new=scaler.value)
+            events.say("scale", step=step, old=scale, new=scaler.value, ranks=facts.bad_gradients)
         if bad_input:
             _name_bad_rows(run, batches, weights)
         if ranks.rank == 0 and time.monotonic() - logged > LOG_EVERY_S:
@@ -240,7 +237,7 @@ def train(run: Run) -> EndReason:
             leave = _evaluate(run) or leave
             if leave in LEAVE_AT_ONCE:
                 return REASONS[leave]
-        asked_for = int(agreed[CHECKPOINT])
+        asked_for = agreed.checkpoint
         if asked_for > checkpoints_made or (applied_now and progress.applied % settings.checkpoints.every_steps == 0):
             checkpoints_made = max(checkpoints_made, asked_for)
             _checkpoint(run)
@@ -271,39 +268,24 @@ def _count(weights: Floats) -> float:
     return float(weights[np.isfinite(weights)].sum())
 
 
+def _tokens(batches: list[Batch], shares: list[Rows]) -> int | None:
+    counts = [batch.tokens for batch in batches if batch.tokens is not None]
+    if not counts:
+        return None
+    return sum(counts) if shares else 0
+
+
 def _finite(array: Any) -> bool:
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
-def _why_skip(codes: Floats, found_inf: bool, scale: float | None) -> str | None:
-    if (codes == BAD_INPUT).any():
-        return records.SKIP_INPUT
-    if (codes == BAD_LOSS).any():
-        return records.SKIP_LOSS
-    if found_inf:
-        return records.SKIP_GRAD if scale is None else records.SKIP_FOUND_INF
-    return None
-
-
-def _same_everywhere(agreed: Floats, own: Floats, world: int, whole_weight: float, step: int) -> None:
-    """Ranks that no longer do the same must not go on: their weights differ from here on."""
-    for name, here, mean in (
-        (Text("number of applied steps"), own[APPLIED], agreed[APPLIED] / world),
-        (Text("gradient norm"), own[NORM], agreed[NORM] / world),
-        (Text("weight of the batch"), whole_weight, agreed[WEIGHT_SUM]),
-    ):
-        if np.isfinite(mean) and np.isfinite(here) and abs(mean - here) > 1e-6 * abs(mean):
-            raise TrainingFailed(
-                EndReason.TRAINER_ERROR,
-                Text(
-                    "At step %(step)d the ranks no longer agree: the %(name)s is %(here).9g on one and %(mean).9g over all.",
-                    step=step,
-                    name=name,
-                    here=float(here),
-                    mean=float(mean),
-                ),
-                step=step,
-            )
+def _code(bad_input: bool, loss: float, norm: float | None) -> int:
+    """What is wrong on this rank, if anything; `norm` is that of its own gradient, where it is measured."""
+    if bad_input:
+        return BAD_INPUT
+    if not math.isfinite(loss):
+        return BAD_LOSS
+    return FINE if norm is None or math.isfinite(norm) else BAD_GRADIENT
 
 
 def _name_bad_rows(run: Run, batches: list[Any], weights: list[Floats]) -> None:

@@ -76,7 +76,7 @@ class LossScaler(paddle.amp.GradScaler):  # type: ignore[misc]
                 incr_ratio=settings.growth_factor,
                 decr_ratio=settings.backoff_factor,
                 incr_every_n_steps=settings.growth_interval,
-                decr_every_n_nan_or_inf=1,
+                decr_every_n_nan_or_inf=settings.hysteresis,
             )
         self.settings = settings
         # What the next step is scaled with; None: loss scaling is not used.
@@ -107,9 +107,9 @@ class LossScaler(paddle.amp.GradScaler):  # type: ignore[misc]
             return
         if keep_scale:
             self._set(state["scale"], force=True)
-            # An interval made shorter since must still be hit: the base class tests for equality.
+            # What was made shorter since must still be hit: the base class tests for equality.
             self._incr_count = min(state["incr_count"], self.settings.growth_interval - 1)
-            self._decr_count = state["decr_count"]
+            self._decr_count = min(state["decr_count"], self.settings.hysteresis - 1)
 
     def _set(self, scale: float, *, force: bool = False) -> None:
         kept = min(max(scale, self.settings.floor), self.settings.ceiling)

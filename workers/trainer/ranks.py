@@ -44,6 +44,12 @@ class Ranks:
         """Around all but the last forward and backward of a step."""
         return model.no_sync() if without and self.world > 1 else nullcontext()
 
+    def average(self, parameters: list[Any]) -> None:
+        """Average the gradients over ranks, after a backward without sync."""
+        from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
+
+        fused_allreduce_gradients(parameters, None)
+
     def sum(self, values: Floats) -> Floats:
         """Element-wise sum over ranks, float64. A NaN stays in its element and reaches every rank;
         MAX would drop it [measured]."""

@@ -44,7 +44,7 @@ class Batch:
 
     arrays: dict[str, npt.NDArray[Any]]
     rows: Rows  # row numbers within the split, from 0
-    tokens: int  # without padding
+    tokens: int | None  # without padding; None where there is no such thing
     extras: dict[str, Any] = field(default_factory=dict)
 
 

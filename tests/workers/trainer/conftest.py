@@ -22,7 +22,7 @@ import pytest
 
 from workers.contract import records
 from workers.contract.messages import AttemptSpec, CheckpointRef, Control, DatasetRef
-from workers.recipes.text_classification.settings import TextClassificationSettings
+from workers.recipes import registry
 from workers.run_folder import RunFolder, atomic_write_json
 
 with warnings.catch_warnings():
@@ -39,6 +39,12 @@ TINY = {
     "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
     "optimizer": {"learning_rate": 1e-3},
 }
+TINY_SEQUENCES: dict[str, dict[str, Any]] = {
+    "model": {"hidden_size": 8},
+    "data": {"max_length": 16},
+    "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
+    "optimizer": {"learning_rate": 1e-2},
+}
 GOOD, BAD, OTHER = (
     "好喜欢美妙",
     "坏讨厌丑差",
@@ -46,9 +52,10 @@ GOOD, BAD, OTHER = (
 )
 
 
-def settings(**changes: dict[str, Any]) -> TextClassificationSettings:
-    merged = {group: {**TINY.get(group, {}), **changes.get(group, {})} for group in TINY.keys() | changes.keys()}
-    return TextClassificationSettings.model_validate(merged)
+def settings(recipe: str = "text_classification", **changes: dict[str, Any]) -> Any:
+    tiny = {"text_classification": TINY, "sequences": TINY_SEQUENCES}[recipe]
+    merged = {group: {**tiny.get(group, {}), **changes.get(group, {})} for group in tiny.keys() | changes.keys()}
+    return registry.recipe(recipe).settings.model_validate(merged)
 
 
 def write_dataset(folder: Path, train: int = 64, dev: int = 21, **columns: dict[int, Any]) -> None:
@@ -65,6 +72,20 @@ def write_dataset(folder: Path, train: int = 64, dev: int = 21, **columns: dict[
                 for name, values in columns.items():
                     row[name] = values.get(number, 1.0) if split == "train" else 1.0
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def write_sequences(folder: Path, train: int = 64, dev: int = 21, label: bool = False, steps: int = 20) -> None:
+    """Sequences of different lengths whose target is the mean of the last three of “x”; the label says whether it is high."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(7)
+    for split, count in (("train", train), ("dev", dev)):
+        with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
+            for number in range(1, count + 1):
+                x = [draw.lognormvariate(3, 1) for _ in range(draw.randint(3, steps))]
+                mean = sum(x[-3:]) / 3
+                row = {"id": f"s{number}", "features": {"x": x, "same": [5.0] * len(x)}}
+                row |= {"label": "neg" if mean < 25 else "pos"} if label else {"target": mean}
+                file.write(json.dumps(row) + "\n")
 
 
 @dataclass
@@ -216,6 +237,7 @@ def make_attempt(
     world: int = 1,
     start_from: Path | None = None,
     dry_run_steps: int | None = None,
+    recipe: str = "text_classification",
     **changes: dict[str, Any],
 ) -> Attempt:
     folder = RunFolder(path)
@@ -231,8 +253,8 @@ def make_attempt(
         "job": 1,
         "number": 1,
         "name": "test",
-        "recipe": "text_classification",
-        "settings": settings(**changes).model_dump(mode="json"),
+        "recipe": recipe,
+        "settings": settings(recipe, **changes).model_dump(mode="json"),
         "dataset": DatasetRef(id=1, name="words", key="k", content_hash="h", splits={}, labels=["neg", "pos"]),
         "start_from": reference,
         "devices": list(range(world)),

@@ -20,6 +20,7 @@ def facts(step: int, **changes: Any) -> StepFacts:
         "losses": [0.6, 0.8],
         "bad_inputs": [],
         "bad_losses": [],
+        "bad_gradients": [],
         "grad_norm": 1.0,
         "loss_scale": None,
         "skipped": None,

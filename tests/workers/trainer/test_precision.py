@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import random
+import json
 from typing import Any
 
 import numpy as np
 import paddle
 import pytest
+from hypothesis import given
+from hypothesis import settings as property_settings
+from hypothesis import strategies as st
 
 from workers.contract.training import LossScalingSettings, Precision
-from workers.trainer.precision import Caster, LossScaler
+from workers.trainer.precision import Caster, LossScaler, _cpu_allowed
 
 # Paddle converts its scale to a number in a way that NumPy deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
@@ -45,12 +48,14 @@ class Step:
 
 def reference(settings: LossScalingSettings, overflows: list[bool]) -> list[float]:
     """The rules of dynamic loss scaling, in plain words."""
-    scale, good, scales = settings.init_scale, 0, []
+    scale, good, bad, scales = settings.init_scale, 0, 0, []
     for overflow in overflows:
         if overflow:
-            scale, good = scale * settings.backoff_factor, 0
+            good, bad = 0, bad + 1
+            if bad == settings.hysteresis:
+                scale, bad = scale * settings.backoff_factor, 0
         else:
-            good += 1
+            good, bad = good + 1, 0
             if good == settings.growth_interval:
                 scale, good = scale * settings.growth_factor, 0
         scale = min(max(scale, settings.floor), settings.ceiling)
@@ -58,19 +63,67 @@ def reference(settings: LossScalingSettings, overflows: list[bool]) -> list[floa
     return scales
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_scale_follows_the_rules_with_floor_and_ceiling(seed: int) -> None:
-    settings = scaling(floor=256.0, ceiling=4096.0, growth_factor=2.0, backoff_factor=0.5)
-    draw = random.Random(seed)
-    overflows = [draw.random() < (0.8 if i < 20 else 0.1) for i in range(50)]
-    scaler = LossScaler(settings, enable=True)
+def run_through(scaler: LossScaler, overflows: list[bool]) -> list[float | None]:
     step, scales = Step(scaler), []
     for overflow in overflows:
         step(overflow=overflow)
         scales.append(scaler.value)
         assert scaler._scale.item() == scaler.value
-    assert scales == reference(settings, overflows)
-    assert {256.0, 4096.0} <= set(scales)
+    return scales
+
+
+HISTORIES = st.lists(st.booleans(), min_size=1, max_size=40)
+SETTINGS = st.builds(
+    scaling,
+    growth_interval=st.integers(1, 5),
+    hysteresis=st.integers(1, 4),
+    growth_factor=st.sampled_from([2.0, 4.0, 1.5]),
+    backoff_factor=st.sampled_from([0.5, 0.25, 0.75]),
+    floor=st.sampled_from([1.0, 256.0, 1024.0]),
+    ceiling=st.sampled_from([1024.0, 4096.0, 2.0**24]),
+)
+thorough = property_settings(max_examples=40, deadline=None)
+
+
+@thorough
+@given(SETTINGS, HISTORIES)
+def test_the_scale_follows_the_rules_through_any_history(settings: LossScalingSettings, overflows: list[bool]) -> None:
+    scales = run_through(LossScaler(settings, enable=True), overflows)
+    assert scales == pytest.approx(reference(settings, overflows), rel=1e-6)
+
+
+@thorough
+@given(SETTINGS, HISTORIES, HISTORIES)
+def test_scale_and_counters_survive_a_checkpoint_at_any_step(
+    settings: LossScalingSettings, before: list[bool], after: list[bool]
+) -> None:
+    whole, fresh = LossScaler(settings, enable=True), LossScaler(settings, enable=True)
+    run_through(whole, before)
+    fresh.restore(json.loads(json.dumps(whole.state())), keep_scale=True)
+    assert fresh.state() == whole.state()
+    assert run_through(fresh, after) == run_through(whole, after)
+
+
+@property_settings(max_examples=25, deadline=None)
+@given(HISTORIES, st.integers(1, 3))
+def test_without_floor_and_ceiling_in_reach_it_is_paddles_own_scaler(overflows: list[bool], hysteresis: int) -> None:
+    settings = scaling(init_scale=2.0**15, floor=2.0**-60, ceiling=2.0**60, hysteresis=hysteresis)
+    with _cpu_allowed():
+        theirs = paddle.amp.GradScaler(
+            init_loss_scaling=2.0**15, incr_every_n_steps=3, decr_every_n_nan_or_inf=hysteresis
+        )
+    scales = []
+    layer = paddle.nn.Linear(1, 1)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=layer.parameters())
+    for overflow in overflows:
+        with Caster(Precision.FP16, paddle.nn.ReLU()).forward():
+            loss = (layer.weight * (float("inf") if overflow else 1.0)).sum() + layer.bias.sum()
+        theirs.scale(loss).backward()
+        theirs.step(optimizer)
+        theirs.update()
+        optimizer.clear_grad()
+        scales.append(theirs._scale.item())
+    assert run_through(LossScaler(settings, enable=True), overflows) == scales
 
 
 def test_at_the_floor_infinities_are_still_seen() -> None:
@@ -80,18 +133,6 @@ def test_at_the_floor_infinities_are_still_seen() -> None:
     for _ in range(200):
         step(overflow=True)  # asserts found_inf
     assert scaler.value == 1.0
-
-
-def test_scale_and_counters_survive_a_checkpoint() -> None:
-    scaler = LossScaler(scaling(), enable=True)
-    step = Step(scaler)
-    for overflow in (True, False, False):
-        step(overflow=overflow)
-    fresh = LossScaler(scaling(), enable=True)
-    fresh.restore(scaler.state() or {}, keep_scale=True)
-    assert fresh.state() == scaler.state() == {"scale": 512.0, "incr_count": 2, "decr_count": 0}
-    Step(fresh)(overflow=False)
-    assert fresh.value == 1024.0  # the third good step in a row, two of them before the checkpoint
 
 
 def test_a_scale_from_a_checkpoint_is_kept_within_todays_limits() -> None:

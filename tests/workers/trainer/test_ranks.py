@@ -202,6 +202,45 @@ def test_when_rank_0_fails_at_a_checkpoint_only_rank_0_says_why(begin: Start) ->
     assert not folder.outcome(1).exists()
 
 
+def tampered(tmp_path: Path, zygote: Any, dataset: Path, how: str, **changes: Any) -> Attempt:
+    attempt = make_attempt(tmp_path / how, dataset, world=2, **changes)
+    (attempt.folder.path / "tamper").write_text(how)
+    return Ranks(zygote, attempt, {}, module="tests.workers.trainer.tampered").wait()
+
+
+def test_a_rank_whose_weights_differ_by_one_bit_is_found_and_named(tmp_path: Path, zygote: Any, dataset: Path) -> None:
+    attempt = tampered(tmp_path, zygote, dataset, "weights", monitoring={"compare_ranks_every": 4})
+    for rank in (0, 1):
+        assert attempt.outcome(rank)["end_reason"] == "trainer_error"
+        assert "Before step 4 the weights of ranks 1 were no longer" in attempt.outcome(rank)["detail"]
+    assert len(attempt.steps()) == 3
+
+
+def test_each_ranks_own_norm_shows_which_one_overflowed(tmp_path: Path, zygote: Any, dataset: Path) -> None:
+    options = {"precision": {"mode": "fp16"}, "limits": {"skip_limit": 2}, "monitoring": {"local_norms": True}}
+    attempt = tampered(tmp_path, zygote, dataset, "gradient", **options)
+    for rank in (0, 1):
+        outcome = attempt.outcome(rank)
+        assert (outcome["end_reason"], outcome["rank"], outcome["step"]) == ("loss_scale_collapsed", 1, 3)
+        assert "the gradient of rank 1 was not finite" in outcome["detail"]
+    assert attempt.events("scale")[-1]["ranks"] == [1]
+    norms = [[record["extras"]["local_norm"] for record in attempt.steps(rank)] for rank in (0, 1)]
+    assert np.isfinite(norms[0]).all()
+    assert np.isfinite(norms[1][:2]).all() and not np.isfinite(norms[1][2:]).any()
+    assert all(record["found_inf"] for record in attempt.steps(0)[2:]), "the averaged gradient overflows on both"
+
+
+def test_looking_at_each_ranks_norm_changes_nothing_else(train: Any) -> None:
+    changes = {"training": {"accumulation": 2, "max_steps": 3}, "precision": {"mode": "fp16"}}
+    plain = train("plain", world=2, **changes)
+    apart = train("apart", world=2, monitoring={"local_norms": True}, **changes)
+    for a, b in zip(plain.steps(), apart.steps(), strict=True):
+        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-5)
+        assert a["loss_all"] == pytest.approx(b["loss_all"], rel=1e-5)
+    for name, weights in plain.final().items():
+        assert np.allclose(weights, apart.final()[name], atol=1e-5), name
+
+
 @pytest.mark.slow
 def test_rank_0_may_work_alone_for_longer_than_gloo_waits(tmp_path: Path, zygote: Any, dataset: Path) -> None:
     attempt = make_attempt(tmp_path / "patient", dataset, world=2)

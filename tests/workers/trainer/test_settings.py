@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.workers.recipes import test_data, test_model_sources
-from tests.workers.trainer import test_early_stopping
+from tests.workers.trainer import test_early_stopping, test_ranks
 from tests.workers.trainer.conftest import make_attempt, write_dataset
 from tests.workers.trainer.test_loop import InProcess
 from workers.recipes.text_classification.settings import TextClassificationSettings
@@ -59,6 +59,7 @@ SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
     "loss_scaling.growth_interval": (3, GROWING),
     "loss_scaling.growth_factor": (4.0, GROWING),
     "loss_scaling.backoff_factor": (0.25, OVERFLOWING),
+    "loss_scaling.hysteresis": (2, OVERFLOWING),
     "loss_scaling.floor": (2.0**26, OVERFLOWING),
     "loss_scaling.ceiling": (8.0, GROWING),
     "regularisation.dropout": (0.5, {}),
@@ -81,6 +82,8 @@ ELSEWHERE = {
     "model.folder": test_model_sources.test_a_folder_below_a_model_root_is_loaded,
     "model.name": test_model_sources.test_a_hub_name_is_refused_where_hosts_fetch_nothing,
     "early_stopping.min_delta": test_early_stopping.test_it_ends_after_so_many_evaluations_without_a_gain,
+    "monitoring.local_norms": test_ranks.test_each_ranks_own_norm_shows_which_one_overflowed,
+    "monitoring.compare_ranks_every": test_ranks.test_a_rank_whose_weights_differ_by_one_bit_is_found_and_named,
     "devices.devices_per_node": None,  # decides the placement, before any rank exists
 }
 

@@ -1,0 +1,43 @@
+"""A trainer in which rank 1 is wronged at its third step, as the file `tamper` of the run folder says:
+`weights` changes one weight by its last bit, `gradient` makes its gradient overflow in fp16 from then on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workers.trainer import __main__ as trainer
+from workers.trainer import start as starting
+
+STEP = 3
+
+
+def main(path: str) -> int:
+    how = (Path(path) / "tamper").read_text()
+    original = starting.start
+
+    def start(*arguments: Any) -> Any:
+        run = original(*arguments)
+        if run.ranks.rank == 1:
+            _tamper(run, how)
+        return run
+
+    starting.start = start
+    return trainer.main(path)
+
+
+def _tamper(run: Any, how: str) -> None:
+    losses = run.task.losses
+
+    def wronged(model: Any, batch: Any) -> Any:
+        outputs, values = losses(model, batch)
+        if run.progress.step + 1 < STEP:
+            return outputs, values
+        if how == "weights" and run.progress.step + 1 == STEP:
+            weight = run.model.parameters()[-1]
+            weight.set_value(np.nextafter(weight.numpy(), np.float32(1)))
+        return outputs, values * 1e8 if how == "gradient" else values
+
+    run.task.losses = wronged
