@@ -16,11 +16,13 @@ from typing import Any, BinaryIO
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
-from django.db.models import Max, Sum
+from django.db.models import Max
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
+from jobs import limits
+from jobs.limits import in_bytes
 from jobs.models import Dataset
 from jobs.services import Refused
 from workers.contract.datasets import (
@@ -79,10 +81,8 @@ def begin_upload(
             "size": in_bytes(total),
             "limit": in_bytes(settings.UPLOAD_LIMIT_BYTES),
         }
-    elif not owner.is_staff and (used := used_bytes(owner)) + total > settings.UPLOAD_QUOTA_BYTES:
-        errors["file"] = _(
-            "Your datasets take %(used)s, and with this upload more than your %(quota)s: delete some that are not used."
-        ) % {"used": in_bytes(used), "quota": in_bytes(settings.UPLOAD_QUOTA_BYTES)}
+    elif too_much := limits.against_upload(owner, total):
+        errors["file"] = too_much
     elif _free_bytes() < ROOM * total + SHORTEST_ROOM_BYTES:
         errors["file"] = _("The storage has not enough room for this upload.")
     for file_name, _split, _size in files:
@@ -147,15 +147,6 @@ def _new_version(*, owner: User | None, name: str, **fields: Any) -> Dataset:
         except IntegrityError:
             continue
     raise Refused({"name": _("Others are uploading under this name at this moment; try again.")})
-
-
-def used_bytes(owner: User) -> int:
-    """What a user's datasets take, uploads that are not yet checked included."""
-    datasets = Dataset.objects.filter(owner=owner)
-    stored: int = datasets.aggregate(total=Sum("bytes"))["total"] or 0
-    waiting = datasets.exclude(state=State.READY).values_list("source", flat=True)
-    uploads: int = sum(file["bytes"] for source in waiting for file in source.get("files", []) if "key" in file)
-    return stored + uploads
 
 
 def _free_bytes() -> int:
@@ -452,14 +443,6 @@ def in_english(finding: Finding) -> str:
     where = ", ".join(f"{ref.file}:{ref.row}" + (f" ({ref.shown})" if ref.shown else "") for ref in finding.rows)
     more = " …" if finding.count > len(finding.rows) else ""
     return f"{finding.text} {where}{more}" if where else finding.text
-
-
-def in_bytes(size: int) -> str:
-    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{value:.0f} {units[0]}" if value == int(value) else f"{value:.1f} {units[0]}"
 
 
 def stale_uploads(older_than_s: float) -> list[Dataset]:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from pydantic import ValidationError
 
-from jobs import checks
+from jobs import checks, limits
 from jobs.models import Artifact, Attempt, Checkpoint, Dataset, Host, Job, JobEvent
 from workers.contract.checks import Finding
 from workers.contract.fields import CONTROL, Misfit, SettingsGroup
@@ -211,6 +211,11 @@ def _new_attempt(
 ) -> Attempt:
     dump = settings.model_dump(mode="json")
     devices = dump.get("devices") or {}
+    # What goes on by itself asks nobody; two requests at once are counted one after the other.
+    if cause is not Attempt.Cause.DRAIN:
+        owner = User.objects.select_for_update().get(pk=job.owner_id)
+        if errors := limits.against(owner, settings=dump, priority=job.priority):
+            raise Refused(errors)
     attempt = Attempt.objects.create(
         uid=Attempt.new_uid(),
         job=job,
@@ -224,6 +229,7 @@ def _new_attempt(
         model_key=model_key,
         nodes=devices.get("nodes", 1),
         devices_per_node=devices.get("devices_per_node", 1),
+        time_limit_asked_s=limits.time_limit_s(job.owner, dump),
     )
     old = job.status if previous else ""
     job.newest, job.status, job.end_reason, job.ended_at = attempt, attempt.status, "", None

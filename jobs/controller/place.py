@@ -1,5 +1,6 @@
-"""Which queued attempt goes where: by priority, then by age; all its nodes at once, or none. What a host's
-shutdown has interrupted goes before what was only waiting.
+"""Which queued attempt goes where: by priority, then to whoever uses the fewest devices, then by age; all its nodes at
+once, or none. What a host's shutdown has interrupted goes before what was only waiting. Who has all that their limits
+allow waits, and holds nobody up.
 
 An attempt goes to GPU hosts if there are any, else to CPU hosts, and never to both. One that must wait for
 devices keeps for itself the hosts it could use, so that smaller ones behind it do not starve it; one that
@@ -9,14 +10,14 @@ is too large for every host there is holds nobody up.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
 
 from django.db import IntegrityError, transaction
-from django.db.models import Case, When
 from django.utils import timezone
 
-from jobs import services
+from jobs import limits, services
 from jobs.models import Attempt, DeviceHold, Host, Placement
 from workers.contract.states import Status
 from workers.contract.texts import Text
@@ -39,14 +40,12 @@ class Room:
 
 def run() -> int:
     """Places what can be placed now; returns how many."""
-    waiting = Attempt.objects.queued().filter(leave="").select_related("job")
-    interrupted = Case(When(cause=Attempt.Cause.DRAIN, then=0), default=1)
-    queued = list(waiting.order_by("-job__priority", interrupted, "pk"))
-    if not queued:
+    queue = _Queue()
+    if not queue.waiting:
         return 0
     rooms = _rooms()
     placed = 0
-    for attempt in queued:
+    while (attempt := queue.next()) is not None:
         candidates = [room for room in rooms if len(room.all) >= attempt.devices_per_node]
         refused = _refused_by(attempt)
         ready = [
@@ -58,11 +57,53 @@ def run() -> int:
             chosen = [(room, room.free[: attempt.devices_per_node]) for room in ready[: attempt.nodes]]
             if _place(attempt, chosen):
                 placed += 1
+                queue.takes(attempt)
                 for room, devices in chosen:
                     room.free = [index for index in room.free if index not in devices]
         elif len(candidates) >= attempt.nodes:
             rooms = [room for room in rooms if room not in candidates]
     return placed
+
+
+class _Queue:
+    """The queued attempts in fair order: each that is placed puts its owner behind those who use less."""
+
+    def __init__(self) -> None:
+        queued = Attempt.objects.queued().filter(leave="").select_related("job")
+        self.waiting: dict[int, deque[Attempt]] = {}
+        for attempt in sorted(queued, key=_rank):
+            self.waiting.setdefault(attempt.job.owner_id, deque()).append(attempt)
+        if self.waiting:
+            self.allowed = limits.of_all(self.waiting)
+            self.use = limits.use_of_all()
+
+    def next(self) -> Attempt | None:
+        """The next that its owner's limits let through."""
+        while self.waiting:
+            owner = min(self.waiting, key=lambda owner: self._turn(self.waiting[owner][0]))
+            attempt = self.waiting[owner].popleft()
+            if not self.waiting[owner]:
+                del self.waiting[owner]
+            if not limits.holds_back(attempt, self.allowed.get(owner, limits.Allowed()), self._use(owner)):
+                return attempt
+        return None
+
+    def takes(self, attempt: Attempt) -> None:
+        use = self.use.setdefault(attempt.job.owner_id, limits.Use())
+        use.devices += attempt.nodes * attempt.devices_per_node
+        use.running += 1
+
+    def _turn(self, attempt: Attempt) -> tuple[int, int, int, int]:
+        priority, interrupted, age = _rank(attempt)
+        return priority, interrupted, self._use(attempt.job.owner_id).devices, age
+
+    def _use(self, owner: int) -> limits.Use:
+        return self.use.get(owner) or limits.Use()
+
+
+def _rank(attempt: Attempt) -> tuple[int, int, int]:
+    """Among those of one owner."""
+    return -attempt.job.priority, int(attempt.cause != Attempt.Cause.DRAIN), attempt.pk
 
 
 def _rooms() -> list[Room]:

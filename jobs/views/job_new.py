@@ -15,7 +15,7 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST
 
-from jobs import checks, dry_run, job_file, services
+from jobs import checks, dry_run, job_file, limits, services
 from jobs.forms import SettingsForm
 from jobs.models import Dataset, Job
 from jobs.views.rows import Asked, job_for, whole_number
@@ -205,6 +205,7 @@ def _check(request: Asked, form: SettingsForm, draft: Draft) -> dict[str, Any]:
     try:
         checked = services.validated(draft.recipe.name, form.raw())
         findings = checks.findings(draft.recipe.name, checked, dataset, request.user, draft.cloned_from)
+        complaints = limits.against(request.user, settings=checked.model_dump(mode="json"), priority=0)
     except services.Refused as refused:
         complaints = refused.errors
     said = [(finding, checks.in_words(finding)) for finding in findings]
