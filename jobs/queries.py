@@ -8,7 +8,7 @@ from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 from django.db import models
 from django.db.models import Q
 
-from workers.contract.states import ACTIVE, ON_HOST, Status
+from workers.contract.states import ACTIVE, ENDED, ON_HOST, Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,13 +21,21 @@ def _is_staff(user: AbstractBaseUser | AnonymousUser) -> bool:
 
 
 class JobQuerySet(models.QuerySet["Job"]):
+    def there(self) -> Self:
+        """Those that nobody has deleted: of deleted ones only files and rows are left, and not for long."""
+        return self.filter(deleted_at__isnull=True)
+
     def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> Self:
-        return self if _is_staff(user) else self.filter(owner_id=user.pk)
+        return self.there() if _is_staff(user) else self.there().filter(owner_id=user.pk)
+
+    def ended(self) -> Self:
+        return self.there().filter(status__in=[status.value for status in ENDED])
 
 
 class AttemptQuerySet(models.QuerySet["Attempt"]):
     def visible_to(self, user: AbstractBaseUser | AnonymousUser) -> Self:
-        return self if _is_staff(user) else self.filter(job__owner_id=user.pk)
+        there = self.filter(job__deleted_at__isnull=True)
+        return there if _is_staff(user) else there.filter(job__owner_id=user.pk)
 
     def active(self) -> Self:
         return self.filter(status__in=[status.value for status in ACTIVE])

@@ -141,7 +141,7 @@ def retry(
     from the newest good one if there is one."""
     checked = validated(job.recipe, settings)
     with transaction.atomic():
-        job, previous = _locked(job)
+        job, previous = locked(job)
         _must_not_be_dry(job)
         _must_have_ended(previous)
         start_from = newest_good_checkpoint(job, lock=True) if from_checkpoint else None
@@ -179,7 +179,7 @@ def continue_drained(job: Job) -> Attempt | None:
 
 def _continue(job: Job, cause: Attempt.Cause, *, actor: User | None, actor_name: str = "") -> Attempt:
     with transaction.atomic():
-        job, previous = _locked(job)
+        job, previous = locked(job)
         if cause is Attempt.Cause.RESUME:
             _must_not_be_dry(job)
         if previous.status != Status.PAUSED or (
@@ -195,6 +195,7 @@ def _continue(job: Job, cause: Attempt.Cause, *, actor: User | None, actor_name:
             actor_name=actor_name,
             model_key=previous.model_key,
             start_from=newest_good_checkpoint(job, lock=True),
+            time_limit_asked_s=previous.time_limit_asked_s,
         )
 
 
@@ -208,6 +209,7 @@ def _new_attempt(
     actor_name: str = "",
     model_key: str,
     start_from: Checkpoint | None,
+    time_limit_asked_s: float | None = None,
 ) -> Attempt:
     dump = settings.model_dump(mode="json")
     devices = dump.get("devices") or {}
@@ -227,13 +229,15 @@ def _new_attempt(
         asked_by=actor,
         start_from=start_from,
         model_key=model_key,
+        time_limit_asked_s=time_limit_asked_s,
         nodes=devices.get("nodes", 1),
         devices_per_node=devices.get("devices_per_node", 1),
         time_limit_asked_s=limits.time_limit_s(job.owner, dump),
     )
     old = job.status if previous else ""
     job.newest, job.status, job.end_reason, job.ended_at = attempt, attempt.status, "", None
-    job.save(update_fields=["newest", "status", "end_reason", "ended_at"])
+    job.archived_at = None  # what is on its way belongs into the list
+    job.save(update_fields=["newest", "status", "end_reason", "ended_at", "archived_at"])
     JobEvent.objects.create(
         job=job,
         attempt=attempt,
@@ -330,7 +334,7 @@ _LEAVE_AT_ONCE = {Request.CANCEL: EndReason.CANCELLED, Request.PAUSE: EndReason.
 def ask_to_leave(job: Job, request: Request, *, actor: User | None, actor_name: str = "") -> None:
     """Cancel, pause or finish. What is still queued ends at once; what runs is told, and the newest request stands."""
     with transaction.atomic():
-        job, attempt = _locked(job)
+        job, attempt = locked(job)
         if attempt.status in ENDED:
             raise Refused({"": _("The job has already ended.")})
         if request is not Request.CANCEL:
@@ -350,7 +354,7 @@ def ask_to_leave(job: Job, request: Request, *, actor: User | None, actor_name: 
 
 def ask_for_checkpoint(job: Job, *, actor: User | None) -> None:
     with transaction.atomic():
-        job, attempt = _locked(job)
+        job, attempt = locked(job)
         _must_not_be_dry(job)
         if attempt.status not in ON_HOST:
             raise Refused({"": _("It is not running, so there is nothing to save.")})
@@ -538,9 +542,11 @@ def _usable(job: Job) -> QuerySet[Checkpoint]:
     return Checkpoint.objects.usable().filter(attempt__job=job).order_by("-attempt__number", "-step")
 
 
-def _locked(job: Job) -> tuple[Job, Attempt]:
+def locked(job: Job) -> tuple[Job, Attempt]:
     """The job and its newest attempt as they are now, locked until the transaction ends."""
     job = Job.objects.select_for_update().get(pk=job.pk)
+    if job.deleted_at is not None:
+        raise Refused({"": _("The job was deleted.")})
     return job, Attempt.objects.select_for_update().filter(job=job).latest("number")
 
 

@@ -14,8 +14,8 @@ from django.db import DatabaseError, InterfaceError, connection
 from kombu.exceptions import OperationalError as BrokerError
 from redis.exceptions import RedisError
 
-from jobs import bus
-from jobs.controller import datasets, place, prune, settle
+from jobs import bus, retention
+from jobs.controller import datasets, place, prune, remove, settle, trials
 from jobs.controller.hosts import Hosts
 from jobs.controller.ingest import Ingest, MovedElsewhere
 from jobs.controller.leases import Leases
@@ -51,6 +51,7 @@ class Controller:
         self.ingest = Ingest(self.redis)
         self.sender = Sender()
         self.checks = datasets.Checks(self.sender)
+        self.trials = trials.Trials(self.sender)
         self.stopped = False
         self._redis_away = False
         self._announced = JobEvent.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
@@ -69,8 +70,14 @@ class Controller:
             # What is usually done right after ingest; after a crash it is made up for.
             Action("seal", 30.0, lambda: self._seal(None)),
             Action("prune", 5.0, prune.run),
+            Action("remove", 2.0, remove.run),
+            Action("measure", 60.0, remove.measure),
+            Action("retention", 60.0, retention.run),
             Action("checks", 0.5, lambda: self.checks.run(self.clock())),
+            # Somebody sits and waits for these.
+            Action("trials", 0.2, lambda: self.trials.run(self.clock())),
             Action("tidy", 600.0, datasets.tidy),
+            Action("tidy trials", 600.0, trials.tidy),
         ]
 
     def run(self) -> None:
@@ -153,6 +160,7 @@ class Controller:
             self.leases.forget()
             self.mirror.forget()
             self.checks.forget()
+            self.trials.forget()
         return True
 
     def _lost_redis(self, error: Exception) -> None:

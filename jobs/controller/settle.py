@@ -67,7 +67,8 @@ def _complete() -> list[Attempt]:
         }
         wanted = {name: size for placement in placements for name, size in placement.complete_bytes.items()}
         if all(stored.get(name, 0) >= size for name, size in wanted.items()):
-            Attempt.objects.filter(pk=attempt.pk).update(complete_at=now)
+            # What it takes up is measured once more, for the last time.
+            Attempt.objects.filter(pk=attempt.pk).update(complete_at=now, stored_bytes=None)
             changed.append(attempt)
     return changed
 
