@@ -129,7 +129,10 @@ def _typed(rows: Sequence[Any], matrix: packed.Matrix) -> dict[str, Column]:
 
 
 def _ints(items: list[Any]) -> Column:
-    return Column(np.array(items, dtype=np.int64))
+    if None not in items:
+        return Column(np.array(items, dtype=np.int64))
+    null = np.array([item is None for item in items])
+    return Column(np.array([0 if item is None else item for item in items], dtype=np.int64), null)
 
 
 def _floats(items: list[Any]) -> Column:

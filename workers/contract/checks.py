@@ -47,6 +47,11 @@ class DatasetFacts:
     # Tokens or characters per training text: "min", "p50", "p90", …, "max" -> length. Empty: not measured.
     lengths: dict[str, int] = field(default_factory=dict)
     columns: tuple[str, ...] = ()  # Empty: not known.
+    # Of numeric sequences: the features, what belongs to each ("number", "label", "none"; "": not known), and the value
+    # that is furthest from 0.
+    features: tuple[str, ...] = ()
+    target: str = ""
+    largest: float | None = None
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class _Frozen(BaseModel):
 
 # What a dataset is made of; a recipe names the one that it trains on (`Recipe.dataset_kind`), and workers/datasets/ has a
 # module for each that checks its rows.
-Kind = Literal["texts"]
+Kind = Literal["texts", "sequences"]
 
 
 class Reading(_Frozen):

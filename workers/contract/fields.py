@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -37,3 +38,13 @@ def setting(default: Any, title: str, help: str, *, unit: str = "", basic: bool 
     """One field: label, help in words, unit, whether the basic form shows it; `limits` are pydantic's (gt, le …)."""
     extra: dict[str, Any] = {"unit": unit, "basic": basic}
     return Field(default, title=title, description=help, json_schema_extra=extra, **limits)
+
+
+def other_default(group: type[SettingsGroup], name: str, default: Any) -> Any:
+    """The field `name` of a shared group once more, for a recipe's subclass of it that begins with another value."""
+    info = group.model_fields[name]
+    limits: dict[str, Any] = {}
+    for limit in info.metadata:
+        limits |= asdict(limit)
+    extra: Any = info.json_schema_extra
+    return Field(default, title=info.title, description=info.description, json_schema_extra=extra, **limits)

@@ -15,6 +15,9 @@ from workers.contract.datasets import Kind
 from workers.contract.fields import SettingsGroup
 from workers.contract.presets import Preset
 from workers.contract.trials import TrialField, TrialForm
+from workers.recipes.sequences.checks import CHECKS as OF_SEQUENCES
+from workers.recipes.sequences.presets import PRESETS as FOR_SEQUENCES
+from workers.recipes.sequences.settings import SequencesSettings
 from workers.recipes.text_classification.presets import PRESETS
 from workers.recipes.text_classification.settings import TextClassificationSettings
 
@@ -52,6 +55,15 @@ RECIPES: dict[str, Recipe] = {
         presets=PRESETS,
         checks=CLASSIFICATION,
         trial=TrialForm("workers.recipes.text_classification.predict", (TrialField("text", "Text"),)),
+    ),
+    "sequences": Recipe(
+        "sequences",
+        "Numeric sequences (LSTM, GRU)",
+        SequencesSettings,
+        "workers.recipes.sequences.task",
+        dataset_kind="sequences",
+        presets=FOR_SEQUENCES,
+        checks=OF_SEQUENCES,
     ),
 }
 

@@ -72,6 +72,7 @@ def test_sealed_lines_come_back_byte_for_byte(data: st.DataObject) -> None:
             lr=data.draw(floats),
             t=data.draw(floats),
             loss_scale=data.draw(nullable),
+            tokens=data.draw(st.one_of(st.none(), st.integers(0, 2**40))),
             skipped=data.draw(st.sampled_from([None, "found_inf", "non_finite_loss"])),
             batch_id=data.draw(st.sampled_from(["0:7", "0:07", "x", "0:-1"])),
             extras=data.draw(extras),

@@ -1,0 +1,139 @@
+"""Recurrent layers and a linear one, for sequences of different lengths."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from safetensors.numpy import load_file
+
+from workers.contract.states import EndReason
+from workers.contract.texts import Text
+from workers.recipes.sequences.data import Normalisation
+from workers.recipes.sequences.settings import Cell, Goal, ModelSettings
+from workers.trainer.task import TrainingFailed
+
+WEIGHTS, CONFIGURATION = "model.safetensors", "config.json"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """All that is needed to build the model again; `config.json` of an exported one."""
+
+    goal: str
+    features: list[str]
+    cell: str
+    hidden_size: int
+    layers: int
+    bidirectional: bool
+    max_length: int
+    normalisation: Normalisation
+    labels: list[str] = field(default_factory=list)
+    predicts: str = ""  # a feature, for next values
+
+    def dump(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Recurrent(paddle.nn.Layer):  # type: ignore[misc]
+    """values [samples, steps, features] and lengths [samples] to logits [samples, labels], or to [samples]: a number in
+    units of the normalised target. Values are raw; the normalisation is part of the model. What stands after a
+    sample's length is never looked at."""
+
+    def __init__(self, configuration: Configuration, dropout: float = 0.0, open_forget_gate: bool = False) -> None:
+        super().__init__()
+        self.configuration = configuration
+        self.numbers = configuration.goal != Goal.CLASSIFICATION
+        self.lstm = configuration.cell == Cell.LSTM
+        self.directions = 2 if configuration.bidirectional else 1
+        normalisation = configuration.normalisation
+        self.register_buffer("shift", paddle.to_tensor(np.array(normalisation.shift, np.float32)))
+        self.register_buffer("scale", paddle.to_tensor(np.array(normalisation.scale, np.float32)))
+        size = configuration.hidden_size
+        self.rnn = (paddle.nn.LSTM if self.lstm else paddle.nn.GRU)(
+            len(configuration.features),
+            size,
+            num_layers=configuration.layers,
+            direction="bidirect" if configuration.bidirectional else "forward",
+            dropout=dropout if configuration.layers > 1 else 0.0,
+        )
+        self.dropout = paddle.nn.Dropout(dropout)
+        self.head = paddle.nn.Linear(size * self.directions, 1 if self.numbers else len(configuration.labels))
+        if self.lstm and open_forget_gate:
+            _open_forget_gates(self.rnn, size)
+
+    def forward(self, values: Any, lengths: Any) -> Any:
+        _, state = self.rnn((values - self.shift) / self.scale, sequence_length=lengths)
+        hidden = state[0] if self.lstm else state  # [layers × directions, samples, size]
+        last = hidden[-1] if self.directions == 1 else paddle.concat([hidden[-2], hidden[-1]], axis=-1)
+        said = self.head(self.dropout(last))
+        return said.squeeze(-1) if self.numbers else said
+
+
+class RawUnits(paddle.nn.Layer):  # type: ignore[misc]
+    """The model as it is exported: numbers come out in the units of the data."""
+
+    def __init__(self, model: Recurrent) -> None:
+        super().__init__()
+        self.model = model
+        self.numbers = model.numbers
+        normalisation = model.configuration.normalisation
+        self.shift, self.factor = normalisation.target_shift, normalisation.target_scale
+
+    def forward(self, values: Any, lengths: Any) -> Any:
+        said = self.model(values, lengths)
+        return said * self.factor + self.shift if self.numbers else said
+
+
+def build(configuration: Configuration, settings: ModelSettings, dropout: float, exported: Path | None) -> Recurrent:
+    """With random weights, or those of the folder `exported`. The normalisation is this dataset's own in either case."""
+    model = Recurrent(configuration, dropout, settings.open_forget_gate)
+    if exported is None:
+        return model
+    own = weights_of(model)
+    try:
+        weights = load_file(exported / WEIGHTS)
+    except OSError as error:
+        raise TrainingFailed(
+            EndReason.MODEL_UNAVAILABLE, Text("The exported model cannot be read: %(problem)s", problem=str(error))
+        ) from None
+    for name in own.keys() - {"shift", "scale"}:
+        there = list(weights[name].shape) if name in weights else None
+        if there != list(own[name].shape):
+            raise TrainingFailed(
+                EndReason.BAD_SETTINGS,
+                Text(
+                    "The model of job %(job)d does not fit: “%(name)s” is %(there)s there and %(here)s here. Give cell, sizes, "
+                    "features and labels the values of that job.",
+                    job=settings.job,
+                    name=name,
+                    there=str(there),
+                    here=str(list(own[name].shape)),
+                ),
+            )
+        own[name].set_value(weights[name])
+    return model
+
+
+def weights_of(model: Any) -> dict[str, Any]:
+    """Weights and buffers. Paddle's recurrent layers list each weight under two names; the shorter ones are kept."""
+    tensors: dict[int, tuple[str, Any]] = {}
+    for name, tensor in model.state_dict().items():
+        tensors.setdefault(id(tensor), (name, tensor))
+    return dict(tensors.values())
+
+
+def _open_forget_gates(rnn: Any, size: int) -> None:
+    """Gates lie in the order input, forget, cell, output; of the two biases one is enough."""
+    for name, bias in rnn.named_parameters():
+        if name.startswith("bias_ih"):
+            value = bias.numpy()
+            value[size : 2 * size] = 1.0
+            bias.set_value(value)
+        elif name.startswith("bias_hh"):
+            value = bias.numpy()
+            value[size : 2 * size] = 0.0
+            bias.set_value(value)

@@ -1,0 +1,186 @@
+"""Settings of the recipe for numeric sequences, and nothing that needs Paddle."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pydantic import model_validator
+
+from workers.contract.fields import Misfit, SettingsGroup, other_default, setting
+from workers.contract.training import (
+    CheckpointSettings,
+    ClippingSettings,
+    DeviceSettings,
+    EarlyStoppingSettings,
+    LimitSettings,
+    LossScalingSettings,
+    MonitoringSettings,
+    OptimizerSettings,
+    PrecisionSettings,
+    ScheduleSettings,
+    TrainingSettings,
+)
+
+
+class Goal(str, Enum):
+    REGRESSION = "regression"
+    CLASSIFICATION = "classification"
+    NEXT_VALUE = "next_value"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Cell(str, Enum):
+    LSTM = "lstm"
+    GRU = "gru"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Loss(str, Enum):
+    SQUARED = "squared"
+    ABSOLUTE = "absolute"
+    HUBER = "huber"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class ModelSource(str, Enum):
+    SCRATCH = "scratch"
+    JOB = "job"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class DataSettings(SettingsGroup):
+    """What is read of each sequence, and what the model is to say about it."""
+
+    goal: Goal = setting(
+        Goal.REGRESSION,
+        "Predict",
+        "regression: the number that belongs to a sequence; classification: its label; next_value: what a feature will be "
+        "at the next time step.",
+        basic=True,
+    )
+    features: str | None = setting(
+        None,
+        "Features",
+        "Names of the features that the model reads, with commas between. Empty: all of the dataset.",
+        basic=True,
+        max_length=2000,
+    )
+    next_of: str | None = setting(
+        None,
+        "Feature to predict",
+        "For “next_value”: which one, of the dataset's. Empty: the first of those that are read.",
+        basic=True,
+        max_length=100,
+    )
+    next_every: int | None = setting(
+        None,
+        "Predict every",
+        "For “next_value”: a sample ends at every so-manieth time step of a sequence. Empty: one sample per sequence, whose "
+        "last time step is predicted from those before.",
+        unit="time steps",
+        ge=1,
+        le=1_000_000,
+    )
+    max_length: int = setting(
+        512,
+        "Longest sequence",
+        "Time steps that the model reads; of longer sequences the oldest are left out.",
+        unit="time steps",
+        basic=True,
+        ge=1,
+        le=100_000,
+    )
+    normalise: bool = setting(
+        True,
+        "Normalise",
+        "Every feature, and the number that is predicted, minus its mean and over its standard deviation, as measured on "
+        "the training rows; part of the exported model, which reads and gives raw numbers. A feature that never changes "
+        "becomes 0.",
+        basic=True,
+    )
+
+
+class ModelSettings(SettingsGroup):
+    """Recurrent layers; the last one's state after the last time step goes through one linear layer."""
+
+    source: ModelSource = setting(
+        ModelSource.SCRATCH,
+        "Start from",
+        "scratch: random weights; job: the model another job of this recipe exported, which must have the same sizes.",
+    )
+    job: int | None = setting(
+        None, "Job number", "For “job”: whose exported model to start from.", ge=1, le=1_000_000_000
+    )
+    cell: Cell = setting(Cell.LSTM, "Cell", "gru has three quarters of the weights of lstm.", basic=True)
+    hidden_size: int = setting(
+        64, "Hidden size", "Width of a layer's state, in each direction.", basic=True, ge=1, le=4096
+    )
+    layers: int = setting(1, "Layers", "Recurrent layers, one on the other.", basic=True, ge=1, le=16)
+    bidirectional: bool = setting(
+        False, "Both directions", "A second set of cells reads the sequence backwards; twice the weights."
+    )
+    open_forget_gate: bool = setting(
+        True,
+        "Open forget gate",
+        "lstm only: the forget gate's bias begins at 1, so that the state is kept until training says otherwise "
+        "(Jozefowicz et al. 2015). Off: it begins near 0.",
+    )
+    loss: Loss = setting(
+        Loss.SQUARED,
+        "Loss",
+        "Of numbers: squared and absolute error, or huber: squared up to 1 and absolute beyond, so that outliers pull less. "
+        "In units of the normalised target.",
+        basic=True,
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> ModelSettings:
+        if self.source is ModelSource.JOB and self.job is None:
+            raise Misfit("To start from “%(source)s”, fill in “%(needed)s”.", source=self.source, needed="job")
+        return self
+
+
+class RegularisationSettings(SettingsGroup):
+    """Against learning the training rows by heart."""
+
+    dropout: float = setting(
+        0.0, "Dropout", "Share of a layer's outputs set to zero in training, after each recurrent layer.",
+        basic=True, ge=0, lt=1,
+    )  # fmt: skip
+
+
+class RecurrentOptimizerSettings(OptimizerSettings):
+    __doc__ = OptimizerSettings.__doc__
+    learning_rate: float = other_default(OptimizerSettings, "learning_rate", 1e-3)
+
+
+class RecurrentClippingSettings(ClippingSettings):
+    __doc__ = ClippingSettings.__doc__
+    max_norm: float | None = other_default(ClippingSettings, "max_norm", 5.0)
+
+
+class SequencesSettings(SettingsGroup):
+    """Train an LSTM or GRU that says a number, a label or the next value of each sequence."""
+
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+    optimizer: RecurrentOptimizerSettings = RecurrentOptimizerSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    clipping: RecurrentClippingSettings = RecurrentClippingSettings()
+    precision: PrecisionSettings = PrecisionSettings()
+    loss_scaling: LossScalingSettings = LossScalingSettings()
+    regularisation: RegularisationSettings = RegularisationSettings()
+    limits: LimitSettings = LimitSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()
+    early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
+    monitoring: MonitoringSettings = MonitoringSettings()
+    devices: DeviceSettings = DeviceSettings()
