@@ -34,6 +34,8 @@ def set_time_limit(job: Job, hours: float | None, *, actor: User | None) -> bool
         raise Refused({"hours": text % {"most": LONGEST_HOURS}})
     if (actor is None or not actor.is_staff) and (too_long := limits.against_time(job.owner, hours)):
         raise Refused({"hours": too_long})
+    if actor is not None and not actor.is_staff and (too_long := limits.against_time(job.owner, hours)):
+        raise Refused({"hours": too_long})
     with transaction.atomic():
         job, attempt = locked(job)
         if attempt.status in ENDED:

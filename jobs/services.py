@@ -229,10 +229,9 @@ def _new_attempt(
         asked_by=actor,
         start_from=start_from,
         model_key=model_key,
-        time_limit_asked_s=time_limit_asked_s,
         nodes=devices.get("nodes", 1),
         devices_per_node=devices.get("devices_per_node", 1),
-        time_limit_asked_s=limits.time_limit_s(job.owner, dump),
+        time_limit_asked_s=limits.time_limit_s(job.owner, dump) if time_limit_asked_s is None else time_limit_asked_s,
     )
     old = job.status if previous else ""
     job.newest, job.status, job.end_reason, job.ended_at = attempt, attempt.status, "", None
