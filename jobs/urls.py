@@ -2,7 +2,22 @@ from __future__ import annotations
 
 from django.urls import path
 
-from jobs.views import artifact, asks, chart, datasets, hosts, job, job_list, job_new, job_yaml, live, log, retry
+from jobs.views import (
+    artifact,
+    asks,
+    chart,
+    datasets,
+    hosts,
+    job,
+    job_list,
+    job_new,
+    job_yaml,
+    live,
+    log,
+    metrics,
+    retry,
+    trials,
+)
 
 urlpatterns = [
     path("", job_list.job_list, name="job_list"),
@@ -15,12 +30,15 @@ urlpatterns = [
     path("jobs/<int:pk>/log/", log.job_log, name="job_log"),
     path("jobs/<int:pk>/log/download/", log.job_log_download, name="job_log_download"),
     path("jobs/<int:pk>/submit/", job_new.dry_run_submit, name="dry_run_submit"),
+    path("jobs/<int:pk>/metrics/", metrics.job_metrics, name="job_metrics"),
     path("jobs/<int:pk>/retry/", retry.job_retry, name="job_retry"),
     path("jobs/<int:pk>/cancel/", asks.job_cancel, name="job_cancel"),
     path("jobs/<int:pk>/pause/", asks.job_pause, name="job_pause"),
     path("jobs/<int:pk>/resume/", asks.job_resume, name="job_resume"),
     path("jobs/<int:pk>/finish/", asks.job_finish, name="job_finish"),
     path("jobs/<int:pk>/checkpoint/", asks.job_checkpoint, name="job_checkpoint"),
+    path("jobs/<int:pk>/try/<int:artifact_pk>/", trials.job_try, name="job_try"),
+    path("jobs/<int:pk>/tried/<int:trial_pk>/", trials.trial, name="trial"),
     path("jobs/<int:pk>/artifacts/<int:artifact_pk>/", artifact.artifact_download, name="artifact_download"),
     path("datasets/", datasets.dataset_list, name="dataset_list"),
     path("datasets/new/", datasets.dataset_new, name="dataset_new"),

@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
-from jobs import dry_run, services
+from jobs import dry_run, limits, services, trials
 from jobs.forms import SettingGroup, SettingsForm
 from jobs.live import is_live
 from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, Host, Job, JobEvent, Placement
@@ -83,6 +83,7 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
         "most_devices": max((len(host.devices) for host in Host.objects.filter(enabled=True)), default=0)
         if status == Status.QUEUED
         else None,
+        "held_back": limits.why_it_waits(attempt) if status == Status.QUEUED else "",
         "may": {
             # A request to stop may be asked for again in a stronger form, never in a weaker one.
             "cancel": newest and status not in ENDED and attempt.leave != Request.CANCEL,
@@ -208,6 +209,7 @@ PARTS: dict[str, Callable[[Job, Attempt], dict[str, Any]]] = {
     "ranks": _ranks,
     "attempts": _attempts,
     "artifacts": _artifacts,
+    "try": trials.part,
     "checkpoints": _checkpoints,
     "configuration": _configuration,
 }

@@ -31,7 +31,6 @@ class TrialField:
 
     name: str
     title: str
-    help: str = ""
     kind: Literal["text"] = "text"
     longest: int = 2000  # characters
 

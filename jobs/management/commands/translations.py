@@ -44,7 +44,7 @@ _ONE = {"_", "gettext", "gettext_lazy", "gettext_noop", "Misfit", "Text"}
 _PLURAL = {"ngettext", "ngettext_lazy"}
 # What hosts say in English and the web side looks up: the first argument of these in workers/.
 _SAID_BY_HOSTS = {
-    "stage", "write_progress", "problem", "_problem", "refusal", "Unreadable", "found_error", "found_warning", "found_note",
+    "stage", "write_progress", "problem", "_problem", "refusal", "Unreadable", "found_error", "found_warning", "found_note", "Failed",
 }  # fmt: skip
 
 
@@ -151,6 +151,7 @@ def _declared() -> Iterator[Text]:
                 continue  # of a recipe that was added from elsewhere
             where = recipe.settings.__module__.replace(".", "/") + ".py"
             yield where, recipe.title
+            yield from ((where, field.title) for field in (recipe.trial.fields if recipe.trial else ()))
             for preset in recipe.presets:
                 yield from ((where, preset.title), (where, preset.help))
             for group in SettingsForm(recipe).groups:

@@ -14,7 +14,7 @@
     evaluations: ["evaluations"],
     log: ["log"],
     ranks: ["ranks"],
-    artifacts: ["artifacts"],
+    artifacts: ["artifacts", "try"],
     checkpoints: ["checkpoints"],
   };
   const POLL_MS = 3000;
@@ -44,6 +44,8 @@
     const wanted = new Set(names.flatMap((name) => sections[name] || []));
     // A log that someone searches, selects in or has scrolled up stays as it is.
     if (wanted.delete("log") && logFollows()) htmx.trigger("#log", "refresh");
+    // Nor is a box taken away in which somebody types.
+    if (document.getElementById("id_try")) wanted.delete("try");
     for (const id of wanted) if (document.getElementById(id)) htmx.trigger(`#${id}`, "refresh");
     if (names.includes("evaluations")) reload();
   }

@@ -1,0 +1,179 @@
+"""Verbs for trying an exported model: ask, take the answer, give up. The model itself runs on a host
+(workers/trials/), and nothing of what somebody typed is kept for longer than a day or shown to anybody else."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop, ngettext
+
+from jobs.models import Artifact, Attempt, Job, Trial
+from jobs.services import Refused
+from workers.contract.trials import Row, TrialForm, TrialResult, TrialSpec
+from workers.recipes.registry import RECIPES
+
+# Whatever happens, a trial has an end by then.
+LIMIT = timedelta(seconds=240)
+# The page says so when even that end does not come: nothing runs that could bring it.
+OVERDUE = LIMIT + timedelta(seconds=30)
+KEPT = timedelta(days=1)
+MOST_WAITING = 3
+
+
+def form_of(job: Job) -> TrialForm | None:
+    recipe = RECIPES.get(job.recipe)
+    return recipe.trial if recipe else None
+
+
+def artifact_of(job: Job, attempt: Attempt) -> Artifact | None:
+    """What can be tried on the page of `attempt`: its own export, or else the job's newest."""
+    form = form_of(job)
+    if form is None:
+        return None
+    exports = list(Artifact.objects.filter(attempt__job=job, name=form.artifact).select_related("attempt"))
+    return max(exports, key=lambda one: (one.attempt_id == attempt.pk, one.attempt.number), default=None)
+
+
+def is_there(artifact: Artifact) -> bool:
+    root = settings.STORAGE_ROOT.resolve()
+    folder = (root / artifact.key).resolve()
+    return folder.is_relative_to(root) and folder.is_dir()
+
+
+def rows_of(form: TrialForm, typed: str) -> list[Row]:
+    """A row per line that is not empty. Raises Refused."""
+    (field,) = form.fields
+    # PostgreSQL keeps no NUL in texts.
+    lines = [line.strip() for line in typed.replace("\0", "").replace("\r", "\n").split("\n")]
+    texts = [(number, line) for number, line in enumerate(lines, 1) if line]
+    if not texts:
+        raise Refused({field.name: _("Type a text, or several with a line each.")})
+    if len(texts) > form.most_rows:
+        raise Refused(
+            {
+                field.name: _("These are %(count)d texts; at most %(most)d are taken at once.")
+                % {"count": len(texts), "most": form.most_rows}
+            }
+        )
+    for number, text in texts:
+        if len(text) > field.longest:
+            raise Refused(
+                {
+                    field.name: _("The text in line %(line)d has %(count)d characters; at most %(most)d are taken.")
+                    % {"line": number, "count": len(text), "most": field.longest}
+                }
+            )
+    return [{field.name: text} for _number, text in texts]
+
+
+def ask(artifact: Artifact, typed: str, *, user: User) -> Trial:
+    """The controller brings it to a host. Raises Refused."""
+    form = form_of(artifact.attempt.job)
+    if form is None or form.artifact != artifact.name:
+        raise Refused({"": _("This result cannot be tried here.")})
+    rows = rows_of(form, typed)
+    if not is_there(artifact):
+        raise Refused({"": _("The exported model was deleted.")})
+    waiting = Trial.objects.waiting().filter(asked_by=user, asked_at__gt=timezone.now() - LIMIT).count()
+    if waiting >= MOST_WAITING:
+        raise Refused(
+            {
+                "": ngettext(
+                    "%(count)d of your questions still waits for its answer.",
+                    "%(count)d of your questions still wait for their answers.",
+                    waiting,
+                )
+                % {"count": waiting}
+            }
+        )
+    return Trial.objects.create(uid=uuid.uuid4().hex, artifact=artifact, asked_by=user, rows=rows)
+
+
+def spec_of(trial: Trial) -> TrialSpec:
+    artifact = trial.artifact
+    return TrialSpec(uid=trial.uid, number=trial.number, recipe=artifact.attempt.job.recipe, artifact=artifact.key)
+
+
+def conclude(trial: Trial, result: TrialResult) -> None:
+    if result.template:
+        give_up(trial, result.template, result.values, host=result.host)
+    elif len(result.predictions) != len(trial.rows):
+        give_up(
+            trial,
+            gettext_noop("The answer of the host %(host)s makes no sense; its log says more."),
+            {"host": result.host},
+        )
+    else:
+        _end(trial, state=Trial.State.ANSWERED, host=result.host, result=result.model_dump(mode="json"))
+
+
+def give_up(trial: Trial, template: str, values: dict[str, Any], *, host: str = "") -> None:
+    problem = {"template": template, "values": values}
+    _end(trial, state=Trial.State.FAILED, problem=problem, **({"host": host} if host else {}))
+
+
+def _end(trial: Trial, **changes: Any) -> None:
+    Trial.objects.waiting().filter(pk=trial.pk).update(**changes)
+    for name, value in changes.items():
+        setattr(trial, name, value)
+
+
+def remove_old() -> None:
+    Trial.objects.filter(asked_at__lt=timezone.now() - KEPT).delete()
+
+
+# --- what pages show -------------------------------------------------------------------------
+
+
+def part(job: Job, attempt: Attempt) -> dict[str, Any]:
+    """The box on a job's page."""
+    form = None if job.dry_run else form_of(job)
+    artifact = artifact_of(job, attempt)
+    return {
+        "try_form": form,
+        "try_artifact": artifact,
+        "try_there": artifact is not None and is_there(artifact),
+        "try_typed": "",
+        "try_errors": [],
+    }
+
+
+LABELS_SHOWN = 5
+
+
+def answer(trial: Trial) -> dict[str, Any]:
+    """What came of a trial, and whether to look again."""
+    age = timezone.now() - trial.asked_at
+    waiting = trial.state == Trial.State.WAITING
+    problem = ""
+    if trial.problem:
+        problem = _(trial.problem["template"]) % trial.problem["values"]
+    elif waiting and age > OVERDUE:
+        problem = _("Nobody answers: the controller does not run. Its staff knows more.")
+    rows = []
+    for row, said in zip(trial.rows, trial.result.get("predictions", []), strict=False):
+        scores = said["scores"]
+        rows.append(
+            {
+                "text": next(iter(row.values())),
+                "scores": scores[:LABELS_SHOWN],
+                "more": max(len(scores) - LABELS_SHOWN, 0),
+                "tokens": said["tokens"],
+                "unknown": said["unknown"],
+                "unknown_count": said["tokens"].count(said["unknown"]) if said["unknown"] else 0,
+                "cut": said["cut"],
+            }
+        )
+    return {
+        "trial": trial,
+        "try_waits": waiting and not problem,
+        "try_problem": problem,
+        "try_rows": rows,
+        "try_age_s": age.total_seconds(),
+    }
