@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 from django.conf import settings
+from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse  # noqa: TID251
 from django.http.response import HttpResponseBase
 
@@ -72,6 +73,17 @@ def download(
     return response
 
 
+def generated(make: Callable[[], Iterator[bytes]], *, filename: str, content_type: str) -> HttpResponseBase:
+    """A download of unknown size, made while it is sent, each piece in a thread. `make`'s iterator may use the ORM, but no
+    query of it may stay open between two pieces: each may come in another thread, and lets its connection go.
+
+    What breaks on the way leaves the client with a download that it sees to be incomplete."""
+    response = StreamingHttpResponse(_made(make), content_type=content_type)
+    response["X-Accel-Buffering"] = "no"
+    _describe(response, filename)
+    return response
+
+
 def file_download(
     request: HttpRequest, path: Path, *, filename: str, content_type: str, etag: str = ""
 ) -> HttpResponseBase:
@@ -103,6 +115,28 @@ def _describe(response: HttpResponseBase, filename: str) -> None:
     response["Cache-Control"] = "private, no-transform"
     response["X-Content-Type-Options"] = "nosniff"
     response["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(filename)}"
+
+
+async def _made(make: Callable[[], Iterator[bytes]]) -> AsyncIterator[bytes]:
+    pieces: Iterator[bytes] | None = None
+
+    def some() -> bytes | None:
+        """The next pieces, CHUNK bytes or more; None at the end."""
+        nonlocal pieces
+        try:
+            pieces = pieces or make()
+            taken: list[bytes] = []
+            while sum(map(len, taken)) < CHUNK:
+                piece = next(pieces, None)
+                if piece is None:
+                    break
+                taken.append(piece)
+            return b"".join(taken) or None
+        finally:
+            close_old_connections()
+
+    while (chunk := await asyncio.to_thread(some)) is not None:
+        yield chunk
 
 
 async def _chunks(read: Callable[[int, int], bytes], first: int, last: int) -> AsyncIterator[bytes]:

@@ -16,6 +16,12 @@ def lines(attempt: Attempt, rank: int) -> Iterator[bytes]:
         yield from part
 
 
+def batches(attempt: Attempt, rank: int) -> Iterator[list[bytes]]:
+    """The same lines, some thousands at a time. No query stays open between two of them, so each may be
+    fetched in another thread."""
+    return _parts(attempt, rank, -1)
+
+
 def records(attempt: Attempt, rank: int, after_step: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
     """Records with a later step than `after_step`, NaN and infinities as floats; lines that are no record are left out."""
     found: list[dict[str, Any]] = []
