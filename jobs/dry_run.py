@@ -24,6 +24,7 @@ SLOW_STEPS = 5
 # So many good steps at the end, and the loss scale counts as settled.
 SETTLED_STEPS = 10
 CLIP_PERCENTILE = 90
+GLOBAL_NORM = "global_norm"
 USUAL_CLIPS = (0.5, 1.0, 2.0, 5.0)
 # Above this share of clipped steps a lower learning rate is better than clipping.
 MUCH_CLIPPED = 0.5
@@ -112,6 +113,7 @@ class Result:
     warmup: int | None  # steps of it in the plan of the whole
     norms: Norms
     clips: list[Clip]
+    clipped: int  # by whatever the settings say
     skipped: int
     skip_reasons: dict[str, int]
     loss_scale: LossScale | None
@@ -257,7 +259,8 @@ def result(
         made=len(records),
         warmup=_warmup(settings, plan),
         norms=_norms(norms, len(found) - len(norms)),
-        clips=_clips(norms, (settings.get("clipping") or {}).get("max_norm")),
+        clips=_clips(norms, _max_norm(settings)),
+        clipped=sum(bool(record["clipped"]) for record in records),
         skipped=sum(skips.values()),
         skip_reasons=dict(skips),
         loss_scale=_loss_scale(records),
@@ -293,6 +296,19 @@ def _clips(norms: Any, current: float | None) -> list[Clip]:
     return [
         Clip(value, float((norms > value).mean()), value == suggested, value == current) for value in sorted(candidates)
     ]
+
+
+def _max_norm(settings: Mapping[str, Any]) -> float | None:
+    """The threshold of the settings, if they clip the whole gradient at a fixed one."""
+    clipping = settings.get("clipping") or {}
+    fixed = clipping.get("mode", GLOBAL_NORM) == GLOBAL_NORM
+    return clipping.get("max_norm") if fixed else None
+
+
+def with_clip(settings: Mapping[str, Any], max_norm: float) -> dict[str, Any]:
+    """`settings` that clip the whole gradient at `max_norm`."""
+    clipping = dict(settings["clipping"], max_norm=max_norm)
+    return {**settings, "clipping": clipping | ({"mode": GLOBAL_NORM} if "mode" in clipping else {})}
 
 
 def _rounded_up(value: float) -> float | None:

@@ -135,7 +135,7 @@ def _draft(request: Asked) -> Draft:
         settings = tried.newest.settings
         found = dry_run.of(tried, tried.newest) if asked.get("clip") and "clipping" in settings else None
         if found is not None and found.suggested is not None:
-            settings = settings | {"clipping": settings["clipping"] | {"max_norm": found.suggested}}
+            settings = dry_run.with_clip(settings, found.suggested)
         return _as_tried(tried, settings)
     like = asked.get("clone") or asked.get("from")
     if not like:

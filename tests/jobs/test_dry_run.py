@@ -61,6 +61,14 @@ def test_the_suggested_clip_is_the_ninetieth_percentile_rounded_up_and_each_cand
     assert any("would shorten 67 % of the steps" in text for text in found.advice())
 
 
+@pytest.mark.parametrize(("mode", "current"), [("global_norm", [1.0]), ("none", []), ("value", []), ("zclip", [])])
+def test_only_a_fixed_threshold_for_the_whole_gradient_is_compared(mode: str, current: list[float]) -> None:
+    settings = SETTINGS | {"clipping": {"mode": mode, "max_norm": 1.0, "max_value": 3.0}}
+    found = result(steps(NORMS), settings=settings)
+    assert [clip.max_norm for clip in found.clips if clip.current] == current and found.suggested == 2.8
+    assert dry_run.with_clip(settings, 2.8)["clipping"] == {"mode": "global_norm", "max_norm": 2.8, "max_value": 3.0}
+
+
 @pytest.mark.parametrize(("value", "up"), [(0.0123, 0.013), (0.13, 0.13), (1.0, 1.0), (9.91, 10.0), (1234.5, 1300.0)])
 def test_rounding_up_keeps_two_digits(value: float, up: float) -> None:
     assert dry_run._rounded_up(value) == up
