@@ -282,3 +282,25 @@ def test_metrics_that_no_page_can_show_are_passed_over(
     turn()
     assert [evaluation.step for evaluation in Evaluation.objects.all()] == [2]
     assert JobEvent.objects.filter(kind="not_applied").count() == 1
+
+
+def test_the_worst_dev_rows_are_kept_and_their_texts_are_in_no_event(
+    attempt: Attempt, supervisor: FakeSupervisor, host: FakeHost, turn: Callable[..., None]
+) -> None:
+    turn()
+    supervisor.run()
+    rows = [
+        {"row": 7, "loss": "nan", "text": "很差" * 2000, "probability": "nan", "nested": {"no": 1}},
+        {"row": 3, "loss": 2.5, "text": "好", "probability": 0.9, "known": None},
+    ]
+    supervisor.event("worst", step=8, of=21, rows=rows)
+    turn()
+    kept = attempt.worst_rows
+    assert (kept.step, kept.dev_rows) == (8, 21)
+    assert kept.rows[1] == rows[1] and kept.rows[0].keys() == {"row", "loss", "text", "probability"}
+    assert kept.rows[0]["loss"] == "nan" and len(kept.rows[0]["text"]) == 1000
+    assert not any("很" in str(event.data) for event in JobEvent.objects.all())
+    supervisor.event("worst", step=9, of=21, rows=[{"row": "7", "loss": 1.0}])
+    turn()
+    attempt.refresh_from_db()
+    assert attempt.worst_rows.step == 8
