@@ -24,14 +24,15 @@ from workers.config import BASE_DIR
 from workers.contract.datasets import SPLITS, dataset_key
 from workers.datasets import places
 from workers.datasets.checking import Outcome, Source, check
+from workers.datasets.findings import Stage
 from workers.datasets.order import Order, answer, refusal, write_progress
 from workers.datasets.parsing import Unreadable
 
 BEAT_S = 1.0
 _EXTRA_S = 300
 _PR_SET_PDEATHSIG = 1
-_BASELINE = "workers.recipes.text_classification.baseline"
-_FIRST_BATCH = "workers.recipes.text_classification.first_batch"
+# Of each kind of dataset the recipe that knows what a simple model reaches, and what the first batch looks like.
+_RECIPES = {"texts": "workers.recipes.text_classification", "sequences": "workers.recipes.sequences"}
 
 
 class _Beats:
@@ -70,7 +71,7 @@ def run(order: Order) -> Outcome:
     try:
         outcome = _checked(order, target, beats)
         if outcome.fit:
-            _add_what_the_recipe_says(order, target, outcome, beats)
+            add_what_the_recipe_says(spec.reading.kind, target, outcome, beats.stage)
             final = order.storage_root / dataset_key(spec.uid)
             try:
                 target.rename(final)
@@ -126,15 +127,16 @@ def _from_paddlenlp(order: Order) -> list[Source]:
     ]
 
 
-def _add_what_the_recipe_says(order: Order, folder: Path, outcome: Outcome, beats: _Beats) -> None:
+def add_what_the_recipe_says(kind: str, folder: Path, outcome: Outcome, stage: Stage) -> None:
     """Baselines and the first batch, where the trainer's packages are; a dataset is as good without."""
-    beats.stage("measuring a simple baseline", 0, 0)
-    outcome.statistics["baselines"] |= said_by(_BASELINE, folder)
-    beats.stage("looking at what the model sees", 0, 0)
-    outcome.statistics["first_batch"] = said_by(_FIRST_BATCH, folder)
+    recipe = _RECIPES[kind]
+    stage("measuring a simple baseline", 0, 0)
+    outcome.statistics["baselines"] |= _said_by(f"{recipe}.baseline", folder)
+    stage("looking at what the model sees", 0, 0)
+    outcome.statistics["first_batch"] = _said_by(f"{recipe}.first_batch", folder)
 
 
-def said_by(module: str, folder: Path) -> dict[str, Any]:
+def _said_by(module: str, folder: Path) -> dict[str, Any]:
     """The JSON object that the module prints; {} if it cannot, for want of packages or of time."""
     command = [sys.executable, "-m", module, str(folder)]
     try:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from workers.contract.datasets import Reading
-from workers.datasets import places
+from workers.contract.datasets import SPLITS, Reading, share_of_longer_texts
+from workers.datasets import parsing, places, texts
 from workers.datasets.checking import Outcome, Source, check
 from workers.datasets.parsing import Unreadable
 
@@ -131,6 +133,16 @@ def test_weights_that_are_not_finite_are_told_and_stay(checked: Any, tmp_path: P
     assert found(outcome)["Rows whose weight is no number of 0 or more: 1."] == [43]
 
 
+def test_rows_without_weight_are_told_and_must_not_be_all(checked: Any) -> None:
+    reading = TABLE.model_copy(update={"weight_column": "weight"})
+    some = checked(table(40, header="text,label,weight", more=",1") + "x,a,0\ny,b,0.0\n", reading=reading)
+    assert some.fit
+    assert found(some) == {"Rows with the weight 0, from which nothing is learnt: 2.": [42, 43]}
+    none = checked(table(40, header="text,label,weight", more=",0"), reading=reading)
+    assert found(none) == {"All training rows have the weight 0: nothing would be learnt from them.": []}
+    assert not none.fit
+
+
 def test_a_column_of_a_thousand_values_is_no_label(checked: Any) -> None:
     outcome = checked("text,label\n" + "".join(f"t{i},{i}\n" for i in range(1100)))
     assert outcome.findings[0].text == "There are more than 1000 different labels: is “label” the right column?"
@@ -153,6 +165,89 @@ def test_lengths_are_counted_in_bins_that_hold_all_rows(checked: Any) -> None:
     histogram = statistics["length_histogram"]
     assert sum(sum(counts) for counts in histogram["counts"].values()) == 1001
     assert histogram["edges"][-1] == 5001 and len(histogram["edges"]) <= 27
+
+
+def test_token_lengths_are_there_for_every_limit(checked: Any) -> None:
+    body = "text,label\n" + "".join(f"{'好 ' * (1 + i % 100)},{'ab'[i // 100 % 2]}\n" for i in range(2000))
+    lengths = checked(body).statistics["token_lengths"]
+    # A token per character, none per space, and two marks.
+    assert lengths["percentiles"]["train"][0] == 3 and lengths["percentiles"]["train"][100] == 102
+    assert len(lengths["percentiles"]["dev"]) == 101
+    assert 52 <= lengths["mean"]["train"] <= 53
+    assert sum(map(sum, lengths["histogram"]["counts"].values())) == 2000
+    statistics = {"token_lengths": lengths}
+    assert share_of_longer_texts(statistics, 82) == pytest.approx(0.2, abs=0.02)
+    assert share_of_longer_texts(statistics, 102) == 0
+    assert share_of_longer_texts(statistics, 2) == 1
+    assert share_of_longer_texts({}, 64) is None
+
+
+# --- many rows at once -----------------------------------------------------------------------
+
+PIECE = st.sampled_from(
+    [
+        "good",
+        "好书 不错",
+        "nan",
+        " a ",
+        "",
+        "0",
+        "1.5",
+        "inf",
+        '"',
+        ",",
+        "\t",
+        "\n",
+        "\r\n",
+        "\r",
+        "\0",
+        "\u3000",
+        "é",
+        "\x85",
+    ]
+)
+CELL = st.lists(PIECE, max_size=3).map("".join)
+QUOTED = CELL.map(lambda cell: '"' + cell.replace('"', '""') + '"')
+TABLES = st.lists(
+    st.lists(st.sampled_from(["a", "b", "train", "dev", "2"]) | CELL | QUOTED, min_size=3, max_size=4).map(",".join)
+    | st.just("text of a row,a,1,train"),
+    max_size=30,
+).map(lambda rows: "\n".join(["text,label,weight,split", *rows]).encode("utf-8"))
+VALUE = CELL | st.sampled_from(["a", "b", 1, True, None, 2**70, 1.5, float("nan"), "\ud800", ["x"]])
+OBJECTS = st.lists(
+    st.dictionaries(st.sampled_from(["text", "label", "weight", "split", "more"]), VALUE).map(json.dumps)
+    | st.just('{"text": "text of a row", "label": "a", "weight": 1, "split": "train"}')
+    | PIECE,
+    max_size=30,
+).map(lambda lines: "\n".join(lines).encode("utf-8"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=TABLES | OBJECTS, more=st.data())
+def test_rows_that_are_taken_at_once_are_taken_as_they_are_one_by_one(
+    checked: Any, tmp_path: Path, body: bytes, more: Any
+) -> None:
+    reading = Reading(
+        format="jsonl" if body.startswith(b"{") else "table",
+        text_column=more.draw(st.sampled_from(["text", "text", "more"])),
+        weight_column=more.draw(st.sampled_from(["", "weight"])),
+        split_column=more.draw(st.sampled_from(["", "split"])),
+        leave_out=True,
+    )
+
+    def outcome() -> Any:
+        said = checked(body, reading=reading)
+        kept = [(tmp_path / "target" / f"{split}.jsonl").read_bytes() for split in SPLITS] if said.content_hash else []
+        for path in (tmp_path / "target").iterdir():
+            path.unlink()
+        return vars(said), kept
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parsing, "BLOCK_BYTES", more.draw(st.sampled_from([40, 300, 10_000])))
+        patch.setattr(texts, "FEW_ROWS", 2)
+        at_once = outcome()
+        patch.setattr(parsing, "blocks", parsing.rows)
+        assert outcome() == at_once
 
 
 # --- places ----------------------------------------------------------------------------------

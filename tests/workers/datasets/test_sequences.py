@@ -1,0 +1,164 @@
+"""What a check says of numeric sequences, in the three forms that they come in."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workers.datasets.test_checking import checked, found  # noqa: F401 (checked is a fixture)
+from workers.contract.datasets import Reading, SequenceReading
+from workers.datasets import guess
+from workers.datasets.checking import Outcome
+from workers.datasets.parsing import Unreadable, look
+
+STEPS = SequenceReading(id_column="id", features=["x"], target="number", target_column="y")
+
+
+def reading(how: SequenceReading = STEPS, **changes: Any) -> Reading:
+    return Reading(kind="sequences", format=changes.pop("format", "table"), sequences=how, dev_fraction=0.25, **changes)
+
+
+def steps(count: int = 8, length: int = 3) -> str:
+    """x is 0, 1, 2 … through the whole file, y the number of the sequence."""
+    rows = (f"s{i},{i * length + t},{i}\n" for i in range(count) for t in range(length))
+    return "id,x,y\n" + "".join(rows)
+
+
+def written(folder: Path) -> list[dict[str, Any]]:
+    lines = [line for split in ("train", "dev") for line in (folder / f"target/{split}.jsonl").read_text().splitlines()]
+    return sorted(map(json.loads, lines), key=lambda row: str(row["id"]))
+
+
+def test_rows_of_time_steps_become_sequences_that_stay_whole(checked: Any, tmp_path: Path) -> None:  # noqa: F811
+    outcome: Outcome = checked(steps(), reading=reading())
+    assert outcome.fit and outcome.splits == {"train": 6, "dev": 2}
+    assert written(tmp_path)[1] == {"id": "s1", "features": {"x": [3.0, 4.0, 5.0]}, "target": 1.0}
+    assert outcome.columns == ["x", "target"]
+    assert outcome.statistics["sequence_length"]["train"] == {"min": 3, "p50": 3, "p90": 3, "p99": 3, "max": 3}
+    assert outcome.statistics["target"] == "number"
+    assert checked(steps(), reading=reading()).content_hash == outcome.content_hash
+
+
+def test_time_steps_are_put_in_order_by_a_number_or_a_time(checked: Any, tmp_path: Path) -> None:  # noqa: F811
+    body = "id,t,x\n" + "".join(f"s{i % 4},2026-01-{20 - i:02d}T10:00:00Z,{i}\n" for i in range(16))
+    how = SequenceReading(id_column="id", order_column="t", features=["x"])
+    assert checked(body, reading=reading(how)).fit
+    assert written(tmp_path)[0] == {"id": "s0", "features": {"x": [12.0, 8.0, 4.0, 0.0]}}
+    doubtful = checked("id,t,x\n" + "".join(f"s{i},1,{i}\ns{i},1,0\n" for i in range(8)), reading=reading(how))
+    (warning,) = [text for text in found(doubtful) if "have the same “t”" in text]
+    assert found(doubtful)[warning] == [2, 4, 6, 8, 10, 12, 14, 16]
+
+
+def test_columns_are_the_time_steps_and_blanks_at_the_end_make_a_sequence_shorter(
+    checked: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    body = "a,b,c,kind\n" + "".join(f"{i},2,{'' if i % 2 else 3},{'ok' if i % 2 else 'bad'}\n" for i in range(12))
+    how = SequenceReading(layout="columns", features=["a", "b", "c"], target="label", target_column="kind")
+    outcome = checked(body, reading=reading(how))
+    assert outcome.fit and outcome.labels == ["bad", "ok"]
+    assert outcome.statistics["label_counts"] == {"train": {"bad": 4, "ok": 4}, "dev": {"bad": 2, "ok": 2}}
+    assert {len(row["features"]["value"]) for row in written(tmp_path)} == {2, 3}
+    gap = checked(body + "1,,3,ok\n", reading=reading(how))
+    assert found(gap)["Rows without a value of “b”: 1."] == [14]
+
+
+def test_a_list_may_stand_in_json_lines_or_in_a_field_of_a_table(checked: Any, tmp_path: Path) -> None:  # noqa: F811
+    how = SequenceReading(layout="lists", features=["x", "z"])
+    rows = [{"x": [i, 2.5], "z": [0, -i]} for i in range(8)]
+    body = "".join(json.dumps(row) + "\n" for row in rows)
+    assert checked(body, reading=reading(how, format="jsonl")).fit
+    from_objects = written(tmp_path)
+    table = "x\tz\n" + "".join(f"{json.dumps(row['x'])}\t{json.dumps(row['z'])}\n" for row in rows)
+    assert checked(table, reading=reading(how, delimiter="\t", quotes=False)).fit
+    assert [row["features"] for row in written(tmp_path)] == [row["features"] for row in from_objects]
+    uneven = checked(body + '{"x": [1], "z": [1, 2]}\n{"x": 3, "z": []}\n', reading=reading(how, format="jsonl"))
+    assert found(uneven) | {} == {
+        "Rows whose features have different numbers of time steps: 1.": [9],
+        "Rows whose “x” is no list: 1.": [10],
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ("s1,nan,1", "Rows whose “x” is not finite: 1."),
+        ("s1,-inf,1", "Rows whose “x” is not finite: 1."),
+        ("s1,1e300,1", "Rows whose “x” is not finite: 1."),
+        ("s1,,1", "Rows without a value of “x”: 1."),
+        ("s1,much,1", "Rows whose “x” is no number: 1."),
+        (",5,1", "Rows that do not say of which sequence they are: 1."),
+        ("s1,5,7", "Rows whose target is another than that of their sequence: 1."),
+        ("s1,5,nan", "Rows whose target is no finite number: 1."),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_row_and_can_be_left_out_with_its_sequence(
+    checked: Any,  # noqa: F811
+    tmp_path: Path,
+    row: str,
+    text: str,
+) -> None:
+    body = steps() + row + "\n"
+    refused = checked(body, reading=reading())
+    assert not refused.fit and found(refused) == {text: [26]}
+    left_out = checked(body, reading=reading(leave_out=True))
+    assert left_out.fit and found(left_out)[text] == [26]
+    assert "s1" not in {one["id"] for one in written(tmp_path)} or row.startswith(",")
+
+
+def test_a_sequence_in_two_splits_would_leak_and_is_refused(checked: Any) -> None:  # noqa: F811
+    body = "id,x,split\n" + "".join(f"s{i},{t},{'dev' if i < 2 else 'train'}\n" for i in range(8) for t in range(3))
+    how = SequenceReading(id_column="id", features=["x"])
+    assert checked(body, reading=reading(how, split_column="split")).splits == {"train": 6, "dev": 2}
+    refused = checked(body + "s7,9,dev\n", reading=reading(how, split_column="split"))
+    assert list(found(refused).values()) == [[26]] and "second split" in next(iter(found(refused)))
+
+
+def test_the_same_sequence_on_both_sides_a_constant_and_a_heavy_tail_are_warned_of(checked: Any) -> None:  # noqa: F811
+    rows = "".join(f"s{i},{x},5\n" for i in range(200) for x in ((1, 2, 3) if i % 2 else (4, 5, i)))
+    how = SequenceReading(id_column="id", features=["x", "same"])
+    outcome = checked("id,x,same\n" + rows + "s4,1e6,5\n" * 3, reading=reading(how))
+    said = found(outcome)
+    assert outcome.fit
+    assert any("of dev that are among the training sequences" in text for text in said)
+    assert "“same” is 5 in every training row: it tells the model nothing." in said
+    (tail,) = [text for text in said if "rare, very large values" in text]
+    assert said[tail] == [14] and any("up to 1e+06; fp16 ends at 65504" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            "id,t,amount,y\na,1,2.5,3\n",
+            {"layout": "steps", "id_column": "id", "order_column": "t", "features": ["amount"]},
+        ),
+        (
+            "y," + ",".join(f"x{i}" for i in range(9)) + "\n" + "1," * 9 + "1\n",
+            {"layout": "columns", "target": "number"},
+        ),
+        ('{"x": [1, 2], "label": "a"}\n', {"layout": "lists", "features": ["x"], "target": "label"}),
+        ("text,label\nhello,a\n", None),
+        ("name,remark\nhello,a\n", None),
+    ],
+)
+def test_how_a_file_is_read_is_guessed(body: str, expected: dict[str, Any] | None) -> None:
+    made = guess.sequences(look(io.BytesIO(body.encode()), "rows.csv" if body[0] != "{" else "rows.jsonl"))
+    assert (made is None) == (expected is None)
+    for name, value in (expected or {}).items():
+        assert getattr(made, name) == value
+
+
+def test_a_description_that_cannot_work_is_refused_in_words() -> None:
+    from workers.datasets.sequences import Findings, _Rows
+
+    for how, text in (
+        (SequenceReading(id_column="id"), "No column was chosen as a feature."),
+        (STEPS.model_copy(update={"id_column": ""}), "Where a row is a time step"),
+    ):
+        with pytest.raises(Unreadable, match=text):
+            _Rows(reading(how), Findings(), [])

@@ -1,0 +1,83 @@
+"""Whether the first rows of a file look like numeric sequences, and how they would be read."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from workers.contract.datasets import SequenceReading
+from workers.datasets.parsing import TEXT_NAMES, Look
+
+ID_NAMES = (
+    "sequence_id",
+    "sequence",
+    "seq_id",
+    "seq",
+    "series_id",
+    "series",
+    "id",
+    "uid",
+    "user_id",
+    "账户",
+    "序列",
+    "编号",
+)
+ORDER_NAMES = ("step", "time", "timestamp", "datetime", "date", "t", "order", "index", "时间", "日期", "序号")
+TARGET_NAMES = ("target", "y", "label", "class", "category", "目标", "标签", "类别")
+_SPLIT_NAMES = ("split", "set", "partition", "数据集", "划分")
+# So many columns of numbers in a row are the time steps of one feature.
+FEWEST_STEPS = 8
+
+
+def sequences(look: Look) -> SequenceReading | None:
+    """None if there is a column of texts, or nothing that could be a sequence."""
+    names = {column.lower(): column for column in look.columns}
+    if not look.rows or any(name in names for name in TEXT_NAMES):
+        return None
+    values = {column: [row.values.get(column) for row in look.rows] for column in look.columns}
+    target_column = _first(TARGET_NAMES, names)
+    id_column, order_column = _first(ID_NAMES, names), _first(ORDER_NAMES, names)
+    known = {id_column, order_column, target_column, _first(_SPLIT_NAMES, names)}
+    common: dict[str, Any] = {"id_column": id_column, "target_column": target_column, "target": "none"}
+    if target_column:
+        numbers = all(_is_number(value) or value in ("", None) for value in values[target_column])
+        common["target"] = (
+            "number" if numbers and target_column.lower() not in ("label", "class", "标签", "类别") else "label"
+        )
+    lists = [column for column in look.columns if all(_is_list(value) for value in values[column])]
+    if lists:
+        return SequenceReading(layout="lists", features=lists, **common)
+    numeric = [
+        column for column in look.columns
+        if column not in known and any(values[column]) and all(_is_number(v) or v in ("", None) for v in values[column])
+    ]  # fmt: skip
+    numbered = [column for column in numeric if re.fullmatch(r".*\d", column)]
+    if len(numbered) >= FEWEST_STEPS and len({re.sub(r"\d+$", "", column) for column in numbered}) == 1:
+        return SequenceReading(layout="columns", features=numbered, **common)
+    if id_column and numeric:
+        return SequenceReading(layout="steps", order_column=order_column, features=numeric, **common)
+    return None
+
+
+def _first(known: tuple[str, ...], names: dict[str, str]) -> str:
+    return next((names[name] for name in known if name in names), "")
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _is_list(value: Any) -> bool:
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return False
+    return isinstance(value, list) and all(_is_number(item) or item is None for item in value)

@@ -1,0 +1,69 @@
+"""From the scratch file to train.jsonl and dev.jsonl, which are never written again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from workers.contract.datasets import SPLITS
+from workers.datasets.findings import Stage
+from workers.datasets.parsing import printable
+
+Codes = npt.NDArray[Any]
+TRAIN, DEV, OUT, OPEN = 0, 1, 2, 3  # of a row: where it goes; OPEN is decided once all rows are read
+SAMPLES, SAMPLE_CHARACTERS = 10, 300
+READ_BYTES = 2 * 2**20
+
+
+def write(lines: Path, codes: Codes, target: Path, stage: Stage) -> tuple[str, list[list[bytes]]]:
+    """The splits below `target`, flushed to disk; the code of each line says where it goes. Returns the content hash (SHA-256
+    over both splits' own) and the first lines of each split."""
+    first: list[list[bytes]] = [[] for _ in SPLITS]
+    digests = [hashlib.sha256() for _ in SPLITS]
+    files = [(target / f"{split}.jsonl").open("wb", buffering=0) for split in SPLITS]
+    try:
+        with lines.open("rb") as source:
+            at = 0
+            while block := source.readlines(READ_BYTES):
+                stage("writing the splits", at, len(codes))
+                of_block = codes[at : at + len(block)]
+                at += len(block)
+                for code, file in enumerate(files):
+                    mine = list(compress(block, (of_block == code).tolist()))
+                    if not mine:
+                        continue
+                    first[code] += mine[: SAMPLES - len(first[code])]
+                    body = memoryview(b"".join(mine))
+                    digests[code].update(body)
+                    while body:
+                        body = body[file.write(body) :]
+        stage("writing the splits", at, len(codes))
+        for file in files:
+            os.fsync(file.fileno())
+    finally:
+        for file in files:
+            file.close()
+    for split in SPLITS:
+        # Hosts read it, perhaps as another user; nobody writes it again.
+        (target / f"{split}.jsonl").chmod(0o444)
+    target.chmod(0o755)
+    whole = "".join(f"{split} {digest.hexdigest()}\n" for split, digest in zip(SPLITS, digests, strict=True))
+    return hashlib.sha256(whole.encode()).hexdigest(), first
+
+
+def samples(first: list[list[bytes]]) -> dict[str, list[dict[str, str]]]:
+    """The first rows of each split, cut to what a page shows."""
+    shown: dict[str, list[dict[str, str]]] = {}
+    for split, lines in zip(SPLITS, first, strict=True):
+        rows = [json.loads(line) for line in lines]
+        shown[split] = [
+            {"text": printable(row["text"], SAMPLE_CHARACTERS), "label": printable(str(row["label"]), 200)}
+            for row in rows
+        ]
+    return shown
