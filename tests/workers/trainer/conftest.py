@@ -45,12 +45,6 @@ TINY_SEQUENCES: dict[str, dict[str, Any]] = {
     "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
     "optimizer": {"learning_rate": 1e-2},
 }
-TINY_SEQUENCES: dict[str, dict[str, Any]] = {
-    "model": {"hidden_size": 8},
-    "data": {"max_length": 16},
-    "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
-    "optimizer": {"learning_rate": 1e-2},
-}
 GOOD, BAD, OTHER = (
     "好喜欢美妙",
     "坏讨厌丑差",
@@ -78,20 +72,6 @@ def write_dataset(folder: Path, train: int = 64, dev: int = 21, **columns: dict[
                 for name, values in columns.items():
                     row[name] = values.get(number, 1.0) if split == "train" else 1.0
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-
-def write_sequences(folder: Path, train: int = 64, dev: int = 21, label: bool = False, steps: int = 20) -> None:
-    """Sequences of different lengths whose target is the mean of the last three of “x”; the label says whether it is high."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draw = random.Random(7)
-    for split, count in (("train", train), ("dev", dev)):
-        with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
-            for number in range(1, count + 1):
-                x = [draw.lognormvariate(3, 1) for _ in range(draw.randint(3, steps))]
-                mean = sum(x[-3:]) / 3
-                row = {"id": f"s{number}", "features": {"x": x, "same": [5.0] * len(x)}}
-                row |= {"label": "neg" if mean < 25 else "pos"} if label else {"target": mean}
-                file.write(json.dumps(row) + "\n")
 
 
 def write_sequences(folder: Path, train: int = 64, dev: int = 21, label: bool = False, steps: int = 20) -> None:
