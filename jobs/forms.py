@@ -117,6 +117,8 @@ class SettingsForm:
     ) -> None:
         self.recipe = recipe
         self.data = data
+        initial = None if initial is None else recipe.in_todays_names(initial)
+        old = None if old is None else recipe.in_todays_names(old)
         self.preset = preset
         self.groups: list[SettingGroup] = []
         self.error = ""  # about the whole

@@ -78,6 +78,12 @@ def submit(
         errors["dataset"] = _("There is no such dataset, or it is not shared with you.")
     elif not Dataset.objects.ready().filter(pk=dataset.pk).exists():
         errors["dataset"] = _("This dataset is not ready: its check must have passed before a job can use it.")
+    elif dataset.kind != registry.recipe(recipe).dataset_kind:
+        errors["dataset"] = _("“%(name)s” is made of %(kind)s; this recipe takes %(wanted)s.") % {
+            "name": dataset.name,
+            "kind": dataset.get_kind_display(),
+            "wanted": Dataset.Kind(registry.recipe(recipe).dataset_kind).label,
+        }
     if not -100 <= priority <= 100:
         errors["priority"] = _("Between −100 and 100, not %(value)d.") % {"value": priority}
     try:
@@ -211,7 +217,7 @@ def _new_attempt(
     start_from: Checkpoint | None,
     time_limit_asked_s: float | None = None,
 ) -> Attempt:
-    dump = settings.model_dump(mode="json")
+    dump, recipe = settings.model_dump(mode="json"), registry.recipe(job.recipe)
     devices = dump.get("devices") or {}
     # What goes on by itself asks nobody; two requests at once are counted one after the other.
     if cause is not Attempt.Cause.DRAIN:
@@ -224,7 +230,7 @@ def _new_attempt(
         number=previous.number + 1 if previous else 1,
         status=Status.QUEUED.value,
         settings=dump,
-        settings_changed=difference(previous.settings, dump) if previous else [],
+        settings_changed=difference(recipe.in_todays_names(previous.settings), dump) if previous else [],
         cause=cause,
         asked_by=actor,
         start_from=start_from,

@@ -5,23 +5,27 @@ its template is English with named %-places, and the web side translates it.
 
 The estimate of memory, per rank, with P parameters, B samples per forward pass, L tokens, width H, N layers, A heads:
 
-    weights, gradients, two moments of Adam: 16 P bytes; best weights kept aside: 4 P
+    weights, gradients, two moments of Adam: 16 P bytes (one of SGD: 12 P); best weights kept aside: 4 P; their average: 4 P
     activations kept for the backward pass: N × B × L × (34 H + 5 A L) values of 2 bytes, half of that count each
     (Korthikanti et al. 2022, "Reducing activation recomputation", eq. 2 gives it in bytes at 16 bits; twice at 32)
     the framework itself: 1 GiB
 
 and of the disk a run needs on its host: 16 P bytes per checkpoint (weights, moments, best weights), of which there are
 `keep` and the one being written; 12 P for the two exports and their archives; 450 bytes per step and rank of records.
-P of random weights: H (vocabulary + 512 + 2) + N (12 H² + 13 H) + H². Of other weights it is known if a job told it.
+P of random weights: H (vocabulary + 512 + 2) + N (12 H² + 13 H) + H². Of other weights it is known by their name
+(workers/contract/known_models.py), or if a job told it.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
+
+from workers.contract.known_models import Shape, shape_of
 
 Level = Literal["error", "warning"]
 GIB = 2**30
@@ -44,9 +48,16 @@ class Finding:
 @dataclass(frozen=True)
 class DatasetFacts:
     train_rows: int
-    # Tokens or characters per training text: "min", "p50", "p90", …, "max" -> length. Empty: not measured.
+    # Per training text: "min", "p50", "p90", …, "max" -> length. Empty: not measured.
     lengths: dict[str, int] = field(default_factory=dict)
+    # In tokens of a character vocabulary, the two marks included; else in characters.
+    in_tokens: bool = False
     columns: tuple[str, ...] = ()  # Empty: not known.
+    # The column that was checked as weights ("": none was), the share of training rows that count 0, and the number of
+    # those whose weight is not finite. None: not known.
+    weight_column: str | None = None
+    weightless: float | None = None
+    weights_not_finite: int = 0
     # Of numeric sequences: the features, what belongs to each ("number", "label", "none"; "": not known), and the value
     # that is furthest from 0.
     features: tuple[str, ...] = ()
@@ -64,6 +75,7 @@ class HostFacts:
     memory_bytes: int  # of its largest device
     disk_free_bytes: int
     compute_capabilities: tuple[float, ...] = ()
+    device_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,8 @@ HEAVY_DROPOUT, HEAVY_DECAY = 0.3, 0.1
 SMALL_ROWS = 5000
 CUT_SHARE = 0.05
 TENSOR_CORES, BF16_UNITS = 7.0, 8.0
+ASCEND = re.compile(r"ascend|\bnpu\b", re.IGNORECASE)
+MUCH_WEIGHTLESS = 0.5
 
 
 # --- numbers that several checks need -------------------------------------------------------
@@ -118,9 +132,17 @@ def is_pretrained(settings: Any) -> bool:
     return str(settings.model.source) != "scratch"
 
 
+def known_shape(settings: Any) -> Shape | None:
+    """Of a model that is taken from a folder or a hub and known by its name."""
+    model = settings.model
+    name = {"folder": model.folder, "hub": model.name}.get(str(model.source))
+    return shape_of(name) if name else None
+
+
 def parameters(settings: Any, facts: Facts) -> int | None:
     if is_pretrained(settings):
-        return facts.source.parameters if facts.source else None
+        known = known_shape(settings)
+        return known.parameters if known else (facts.source.parameters if facts.source else None)
     model = settings.model
     width = model.hidden_size
     embeddings = width * (model.vocabulary_size + max(512, settings.data.max_length) + 2)
@@ -129,17 +151,39 @@ def parameters(settings: Any, facts: Facts) -> int | None:
 
 def memory_bytes(settings: Any, count: int) -> float:
     """Of one rank; activations only where the sizes of the model are known."""
-    needed = 20 * count + GIB
-    if not is_pretrained(settings):
-        model, length = settings.model, settings.data.max_length
+    optimizer = settings.optimizer
+    copies = 5 if str(optimizer.kind) == "adamw" else 4
+    needed = 4 * count * (copies + (optimizer.ema_memory is not None)) + GIB
+    model, known = settings.model, known_shape(settings)
+    if known or not is_pretrained(settings):
+        width, layers, heads = (
+            (known.hidden, known.layers, known.heads) if known else (model.hidden_size, model.layers, model.heads)
+        )
+        length = settings.data.max_length
         value = 4 if str(settings.precision.mode) == "float32" else 2
-        per_token = 34 * model.hidden_size + 5 * model.heads * length
-        needed += value / 2 * model.layers * settings.training.batch_size * length * per_token
+        needed += value / 2 * layers * settings.training.batch_size * length * (34 * width + 5 * heads * length)
     return float(needed)
 
 
 def disk_bytes(settings: Any, count: int, steps: int) -> float:
     return float((settings.checkpoints.keep + 1) * 16 * count + 12 * count + 450 * steps * ranks(settings))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    parameters: int
+    memory_bytes: float  # of one rank
+    disk_bytes: float
+
+
+def estimate(settings: Any, facts: Facts) -> Estimate | None:
+    """None if the size of the model is not known before it is loaded."""
+    count = parameters(settings, facts)
+    if count is None:
+        return None
+    rows = facts.dataset.train_rows if facts.dataset else 0
+    steps = planned_steps(settings, rows) if rows else 0
+    return Estimate(count, memory_bytes(settings, count), disk_bytes(settings, count, steps))
 
 
 def share_longer(lengths: dict[str, int], limit: int) -> float | None:
@@ -180,13 +224,24 @@ def columns_are_there(settings: Any, facts: Facts) -> Iterator[Finding]:
 def precision_fits_devices(settings: Any, facts: Facts) -> Iterator[Finding]:
     mode = str(settings.precision.mode)
     capabilities = [value for host in facts.hosts if host.kind == "gpu" for value in host.compute_capabilities]
-    if not capabilities:
+    ascend = next((name for host in facts.hosts for name in host.device_names if ASCEND.search(name)), None)
+    if ascend and mode == "bf16" and max(capabilities, default=0.0) < BF16_UNITS:
+        yield Finding(
+            "Whether %(name)s computes in bf16 is not known here: of Ascend NPUs the 910B does, the 910 and 310 do not. "
+            "Choose fp16, which all of them compute, or make a dry run first.",
+            "warning",
+            "bf16_on_ascend",
+            "precision.mode",
+            {"name": ascend},
+        )
+    # An Ascend NPU computes in fp16 as a GPU with Tensor Cores does.
+    if not capabilities or ascend:
         return
     best = max(capabilities)
     if mode == "fp16" and best < TENSOR_CORES:
         yield Finding(
-            "fp16 brings nothing here: no GPU that is online has Tensor Cores (compute capability 7.0; the best has "
-            "%(best).1f), so it is as slow as float32 and less stable. Choose float32.",
+            "fp16 brings nothing here: no device that is online has Tensor Cores (compute capability 7.0; the best has "
+            "%(best).1f) or is an Ascend NPU, so it is as slow as float32 and less stable. Choose float32.",
             "warning",
             "fp16_without_tensor_cores",
             "precision.mode",
@@ -233,7 +288,7 @@ def warmup_ends(settings: Any, facts: Facts) -> Iterator[Finding]:
 
 def rate_fits_model(settings: Any, facts: Facts) -> Iterator[Finding]:
     rate = settings.optimizer.learning_rate
-    if is_pretrained(settings) and rate > PRETRAINED_RATE_LIMIT:
+    if is_pretrained(settings) and str(settings.optimizer.kind) == "adamw" and rate > PRETRAINED_RATE_LIMIT:
         yield Finding(
             "A learning rate of %(rate)g destroys what a pretrained model knows: with AdamW even 0.001 is far too much "
             "for most. Usual are 1e-5 to 1e-4.",
@@ -246,9 +301,14 @@ def rate_fits_model(settings: Any, facts: Facts) -> Iterator[Finding]:
 
 def high_rate_is_clipped(settings: Any, facts: Facts) -> Iterator[Finding]:
     pretrained = is_pretrained(settings)
-    rate, norm = settings.optimizer.learning_rate, settings.clipping.max_norm
-    if rate <= HIGH_RATE[pretrained]:
+    rate, norm, mode = settings.optimizer.learning_rate, settings.clipping.max_norm, str(settings.clipping.mode)
+    # The rates are Adam's; clipping by value, and limits that learn, are no looser for a high bound.
+    if rate <= HIGH_RATE[pretrained] or str(settings.optimizer.kind) != "adamw":
         return
+    if mode in ("value", "zclip", "autoclip"):
+        return
+    if mode == "none":
+        norm = None
     values = {"rate": rate, "usual": LOOSE_CLIP[pretrained]}
     if norm is None:
         yield Finding(
@@ -339,17 +399,73 @@ def small_set_is_regularised(settings: Any, facts: Facts) -> Iterator[Finding]:
 def texts_fit_length(settings: Any, facts: Facts) -> Iterator[Finding]:
     if facts.dataset is None:
         return
-    limit = settings.data.max_length
-    share = share_longer(facts.dataset.lengths, limit - 2)  # two tokens are the marks around the text
-    if share is not None and share > CUT_SHARE:
-        longest = max(facts.dataset.lengths.values())
+    limit, counted = settings.data.max_length, facts.dataset.in_tokens
+    share = share_longer(facts.dataset.lengths, limit if counted else limit - 2)  # two tokens are the marks
+    if share is None or share <= CUT_SHARE:
+        return
+    values = {"limit": limit, "percent": 100 * share, "longest": max(facts.dataset.lengths.values())}
+    if counted and not is_pretrained(settings):
+        yield Finding(
+            "The limit of %(limit)d tokens cuts about %(percent).1f %% of the training texts, and the model never sees the "
+            "rest of them; the longest has %(longest)d tokens. Raise the limit, if memory allows.",
+            "warning",
+            "texts_are_cut",
+            "data.max_length",
+            values,
+        )
+    else:  # A tokenizer that was not counted with: close for Chinese, fewer tokens in other languages.
         yield Finding(
             "The limit of %(limit)d tokens cuts about %(percent).1f %% of the training texts (by their characters), and the model never sees the "
             "rest of them; the longest has about %(longest)d. Raise the limit, if memory allows.",
             "warning",
             "texts_are_cut",
             "data.max_length",
-            {"limit": limit, "percent": 100 * share, "longest": longest},
+            values,
+        )
+
+
+def weights_are_usable(settings: Any, facts: Facts) -> Iterator[Finding]:
+    column, dataset = getattr(settings.data, "weight_column", None), facts.dataset
+    if column is None or dataset is None:
+        return
+    if dataset.columns and column not in dataset.columns:
+        return
+    if dataset.weight_column is not None and column != dataset.weight_column:
+        yield Finding(
+            "The column “%(column)s” was not checked as weights when the dataset was made: a row with anything but a number "
+            "of 0 or more in it ends the job as bad data. Describe the dataset anew, with it as the weight column.",
+            "warning",
+            "weights_unchecked",
+            "data.weight_column",
+            {"column": column},
+        )
+        return
+    if dataset.weightless == 1:
+        yield Finding(
+            "Every training row has the weight 0 in “%(column)s”: the loss is always 0 and nothing is learnt. Choose another "
+            "column, or none.",
+            "error",
+            "weights_all_zero",
+            "data.weight_column",
+            {"column": column},
+        )
+    elif dataset.weightless is not None and dataset.weightless > MUCH_WEIGHTLESS:
+        yield Finding(
+            "%(percent).0f %% of the training rows have the weight 0 in “%(column)s”, so that they are read and not learnt "
+            "from. Is it the right column?",
+            "warning",
+            "weights_mostly_zero",
+            "data.weight_column",
+            {"column": column, "percent": 100 * dataset.weightless},
+        )
+    if dataset.weights_not_finite:
+        yield Finding(
+            "%(count)d rows have a weight in “%(column)s” that is not finite: each step with one of them is skipped, and many "
+            "in a row end the job. Repair or remove them.",
+            "warning",
+            "weights_not_finite",
+            "data.weight_column",
+            {"column": column, "count": dataset.weights_not_finite},
         )
 
 
@@ -405,6 +521,7 @@ def disk_suffices(settings: Any, facts: Facts) -> Iterator[Finding]:
 
 CLASSIFICATION: tuple[Check, ...] = (
     columns_are_there,
+    weights_are_usable,
     batch_fits_dataset,
     precision_fits_devices,
     loss_scaling_is_used,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 from pydantic import model_validator
 
@@ -58,27 +59,73 @@ class TrainingSettings(SettingsGroup):
     )
 
 
+class OptimizerKind(str, Enum):
+    ADAMW = "adamw"
+    SGD = "sgd"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 class OptimizerSettings(SettingsGroup):
-    """AdamW with decoupled weight decay; biases and LayerNorm weights are not decayed."""
+    """How gradients move the weights."""
 
     learning_rate: float = setting(5e-5, "Learning rate", "Peak rate, reached at the end of warm-up.", basic=True, gt=0)
     weight_decay: float = setting(
         0.01,
         "Weight decay",
-        "Fraction of a weight that is taken off per step and unit of rate.",
+        "Fraction of a weight that is taken off per step and unit of rate: decoupled with adamw; with sgd it is an L2 "
+        "term in the gradient, so that momentum gathers it too.",
         basic=True,
         ge=0,
         le=1,
     )
-    beta1: float = setting(0.9, "β₁", "Memory of the gradient's running mean.", ge=0, lt=1)
-    beta2: float = setting(0.999, "β₂", "Memory of the squared gradient's running mean.", ge=0, lt=1)
+    kind: OptimizerKind = setting(
+        OptimizerKind.ADAMW, "Optimizer", "adamw: Adam with decoupled weight decay; sgd: with momentum and an L2 term."
+    )
+    momentum: float = setting(0.9, "Momentum", "For sgd: memory of the gradient. 0: plain SGD.", ge=0, lt=1)
+    beta1: float = setting(0.9, "β₁", "For adamw: memory of the gradient's running mean.", ge=0, lt=1)
+    beta2: float = setting(0.999, "β₂", "For adamw: memory of the squared gradient's running mean.", ge=0, lt=1)
     epsilon: float = setting(
-        1e-8, "ε", "Added to the denominator; larger is calmer when gradients are tiny.", gt=0, le=1
+        1e-8, "ε", "For adamw: added to the denominator; larger is calmer when gradients are tiny.", gt=0, le=1
+    )
+    undecayed: str | None = setting(
+        "bias, norm",
+        "Not decayed",
+        "Parameters whose name has one of these parts, separated by commas; norm also means every normalisation layer. "
+        "Empty: all are decayed.",
+        max_length=500,
+    )
+    layer_decay: float = setting(
+        1.0,
+        "Layer-wise rate decay",
+        "From the top of the model down, the rate of each layer is that of the one above times this. 1: the same rate "
+        "everywhere; 0.8–0.95 is usual for pretrained models.",
+        gt=0,
+        le=1,
+    )
+    ema_memory: float | None = setting(
+        None,
+        "Weight averaging",
+        "Evaluate, keep and export a running average of the weights; this share of it stays at each applied step, such "
+        "as 0.999. Empty: the weights themselves.",
+        ge=0,
+        lt=1,
     )
 
 
+class Decay(str, Enum):
+    LINEAR = "linear"
+    COSINE = "cosine"
+    POLYNOMIAL = "polynomial"
+    CONSTANT = "constant"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 class ScheduleSettings(SettingsGroup):
-    """Linear warm-up to the peak rate, then linear decay to zero; both count applied steps only."""
+    """Linear warm-up to the peak rate, then decay; both count applied steps only."""
 
     warmup_steps: int | None = setting(
         None,
@@ -96,9 +143,27 @@ class ScheduleSettings(SettingsGroup):
         ge=0,
         le=1,
     )
-    linear_decay: bool = setting(
-        True, "Linear decay", "Lower the rate to zero by the last planned step. Off: it stays at its peak."
+    decay: Decay = setting(
+        Decay.LINEAR,
+        "Decay",
+        "How the rate falls from its peak to the last planned step; constant: it stays at its peak.",
     )
+    power: float = setting(
+        2.0, "Power", "For polynomial: the exponent of what is left of training; 1 is linear.", gt=0, le=10
+    )
+    final_fraction: float = setting(0.0, "Final rate", "What the rate falls to, as a share of its peak.", ge=0, le=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _linear_decay(cls, data: Any) -> Any:
+        """Until version 0.2 there was only linear decay, on or off; stored settings and job files may still say so."""
+        if isinstance(data, dict) and "linear_decay" in data:
+            data = dict(data)
+            linear = data.pop("linear_decay")
+            if not isinstance(linear, bool):
+                raise Misfit("linear_decay is true or false; better say decay: linear or constant.")
+            data.setdefault("decay", Decay.LINEAR if linear else Decay.CONSTANT)
+        return data
 
 
 class ClipMode(str, Enum):

@@ -59,6 +59,7 @@ def _train(folder: RunFolder, rank: int, events: Events) -> EndReason:
     except ValidationError as error:
         raise TrainingFailed(EndReason.BAD_SETTINGS, str(error)) from error
     stage("importing Paddle")
+    from workers.trainer.environment import of_trainer
     from workers.trainer.finish import finish
     from workers.trainer.loop import train
     from workers.trainer.ranks import Ranks
@@ -69,6 +70,7 @@ def _train(folder: RunFolder, rank: int, events: Events) -> EndReason:
     events.say("ready", rank=rank, pid=os.getpid())
     if rank == 0:
         events.say("plan", **run.plan)
+        events.say("environment", **of_trainer())
     stage("training")
     reason = train(run)
     ended_well = reason in (EndReason.COMPLETED, EndReason.FINISHED_EARLY)

@@ -3,6 +3,7 @@
     step-000000123/
       model.safetensors      weights and buffers, by their name in the model
       optimizer.safetensors  moments and beta powers, as "<accumulator>/<weight's name>"
+      average.safetensors    the running average of the weights, if there is one
       best.safetensors       the best weights so far, once there was an evaluation
       state.json             counters, position in the data, scaler, plan, settings, versions
       manifest.json          {"files": {name: {"bytes", "sha256"}}, "step", "applied", "good"}
@@ -44,12 +45,14 @@ class Snapshot:
 
     weights: Arrays
     moments: Arrays
+    average: Arrays | None
     best: Arrays | None
     state: dict[str, Any]
 
     def not_finite(self) -> str | None:
         """Name of the first array with a NaN or an infinity, or None: the snapshot is good."""
-        for kind, arrays in (("weight", self.weights), ("moment", self.moments)):
+        parts = (("weight", self.weights), ("moment", self.moments), ("averaged weight", self.average or {}))
+        for kind, arrays in parts:
             for name, array in arrays.items():
                 if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
                     return f"{kind} {name}"
@@ -125,6 +128,8 @@ def write(folder: RunFolder, snapshot: Snapshot, keep: int) -> Written:
     temporary.mkdir(parents=True)
     save_file(snapshot.weights, temporary / "model.safetensors")
     save_file(snapshot.moments, temporary / "optimizer.safetensors")
+    if snapshot.average is not None:
+        save_file(snapshot.average, temporary / "average.safetensors")
     if snapshot.best is not None:
         save_file(snapshot.best, temporary / "best.safetensors")
     (temporary / "state.json").write_bytes(records.dumps(snapshot.state))
@@ -153,10 +158,11 @@ def read(path: Path) -> Snapshot:
         state = json.loads((path / "state.json").read_text())
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']}, this trainer reads {FORMAT}")
-        best = path / "best.safetensors"
+        average, best = path / "average.safetensors", path / "best.safetensors"
         return Snapshot(
             load_file(path / "model.safetensors"),
             load_file(path / "optimizer.safetensors"),
+            load_file(average) if average.exists() else None,
             load_file(best) if best.exists() else None,
             state,
         )

@@ -16,6 +16,7 @@ from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.trainer import checkpoint, gradients
 from workers.trainer.agreement import BAD_GRADIENT, BAD_INPUT, BAD_LOSS, FINE, Word, agree, facts_of, fingerprint
+from workers.trainer.averaging import WeightAverage
 from workers.trainer.checkpoint import Arrays, Snapshot
 from workers.trainer.clipping import Clipper
 from workers.trainer.control import ControlFile
@@ -65,6 +66,7 @@ class Run:
     parallel: Any  # the same, gradients averaged over ranks
     parameters: list[Any]  # those that are trained
     optimizer: Any
+    average: WeightAverage
     caster: Caster
     scaler: LossScaler
     clipper: Clipper
@@ -173,6 +175,7 @@ def train(run: Run) -> EndReason:
             optimizer.set_lr(lr)
             scaler.step(optimizer)
             progress.applied += 1  # which moves the schedule
+            run.average.follow(progress.applied)
         else:
             scaler.skip()
         scaler.update()
@@ -306,9 +309,14 @@ def _name_bad_rows(run: Run, batches: list[Any], weights: list[Floats]) -> None:
 
 def _evaluate(run: Run) -> Request | None:
     """Evaluate unless that was done at this very step; keep the best weights. The request that broke it off, if one did."""
-    progress, task = run.progress, run.task
-    if progress.evaluated_at == progress.step:
+    if run.progress.evaluated_at == run.progress.step:
         return None
+    with run.average.in_place():
+        return _evaluate_these(run)
+
+
+def _evaluate_these(run: Run) -> Request | None:
+    progress, task = run.progress, run.task
     run.context.stage("evaluating", "")
     batch_size = run.context.settings.training.batch_size
     sample = train_sample(task)
@@ -432,5 +440,9 @@ def snapshot_of(run: Run) -> Snapshot:
         "versions": {"paddle": paddle.__version__, "numpy": np.__version__},
     }
     return Snapshot(
-        checkpoint.weights_of(run.model), checkpoint.moments_of(run.model, run.optimizer), run.best_weights, state
+        checkpoint.weights_of(run.model),
+        checkpoint.moments_of(run.model, run.optimizer),
+        run.average.state(),
+        run.best_weights,
+        state,
     )

@@ -7,12 +7,14 @@ import math
 from typing import Any
 
 import numpy as np
-import paddle
+from pydantic import ValidationError
 
+from workers.contract.fields import SettingsGroup
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.recipes.registry import recipe
-from workers.trainer import checkpoint, gradients
+from workers.trainer import checkpoint, gradients, optimizer
+from workers.trainer.averaging import WeightAverage
 from workers.trainer.clipping import Clipper
 from workers.trainer.control import ControlFile
 from workers.trainer.loop import Progress, Run, named_parameters
@@ -47,11 +49,12 @@ def start(context: Context, ranks: Ranks, events: Events) -> Run:
         model=model,
         parallel=None,
         parameters=parameters,
-        optimizer=_adamw(model, settings.optimizer),
+        optimizer=optimizer.build(model, settings.optimizer),
+        average=WeightAverage(named_parameters(model), settings.optimizer.ema_memory),
         caster=caster,
         scaler=scaler,
         clipper=Clipper(settings.clipping, parameters),
-        schedule=Schedule(0.0, 0, 0, False),
+        schedule=Schedule.of(settings.optimizer, settings.schedule, 0),
         sampler=sampler,
         ranks=ranks,
         control=ControlFile(context.folder.control),
@@ -66,19 +69,6 @@ def start(context: Context, ranks: Ranks, events: Events) -> Run:
     run.schedule = Schedule.of(settings.optimizer, settings.schedule, run.plan["total_steps"])
     run.parallel = ranks.parallel(model)
     return run
-
-
-def _adamw(model: Any, settings: Any) -> Any:
-    decayed = {p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name}
-    return paddle.optimizer.AdamW(
-        learning_rate=settings.learning_rate,
-        beta1=settings.beta1,
-        beta2=settings.beta2,
-        epsilon=settings.epsilon,
-        weight_decay=settings.weight_decay,
-        parameters=model.parameters(),
-        apply_decay_param_fun=lambda name: name in decayed,
-    )
 
 
 def _plan(run: Run) -> dict[str, Any]:
@@ -124,8 +114,12 @@ def _go_on_from(run: Run) -> None:
                     name=name,
                 ),
             )
+    old = _in_todays_names(state["settings"], settings)
+    changed = _changed(old, settings.model_dump(mode="json"))
     checkpoint.set_weights(run.model, saved.weights)
-    checkpoint.set_moments(run.model, run.optimizer, saved.moments)
+    if "optimizer.kind" not in changed:
+        checkpoint.set_moments(run.model, run.optimizer, saved.moments)
+    run.average.restore(saved.average)
     run.best_weights = saved.best if run.ranks.rank == 0 else None
     run.progress = Progress(
         state["step"],
@@ -141,8 +135,6 @@ def _go_on_from(run: Run) -> None:
         run.progress.waited = 0
     run.checkpoint_at = state["step"]
 
-    old = state["settings"]
-    changed = _changed(old, settings.model_dump(mode="json"))
     if state["scaler"] is not None:
         run.scaler.restore(state["scaler"], keep_scale="loss_scaling.init_scale" not in changed)
     run.clipper.restore(state.get("clipper"))
@@ -155,6 +147,14 @@ def _go_on_from(run: Run) -> None:
     run.plan = plan
     if run.ranks.rank == 0:
         run.events.say("note", level="info", text=_how_it_goes_on(run, changed), step=state["step"])
+
+
+def _in_todays_names(old: dict[str, Any], today: SettingsGroup) -> dict[str, Any]:
+    """Settings of a checkpoint that an earlier version wrote; what it did not know had today's defaults."""
+    try:
+        return type(today).model_validate(old).model_dump(mode="json")
+    except ValidationError:
+        return old
 
 
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

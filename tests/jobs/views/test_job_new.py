@@ -70,12 +70,11 @@ def test_numbers_may_be_written_as_people_write_them(people: People, dataset: Da
     assert attempt.settings["loss_scaling"]["init_scale"] == 10000.0
 
 
-def test_an_unticked_box_is_off(people: People, dataset: Dataset) -> None:
-    data = filled(dataset)
-    del data["schedule.linear_decay"]
-    people.owner.post(URL, data)
-    attempt = Job.objects.get().newest
-    assert attempt is not None and attempt.settings["schedule"]["linear_decay"] is False
+def test_a_ticked_box_is_on_and_an_unticked_one_off(people: People, dataset: Dataset) -> None:
+    for data, on in ((filled(dataset, monitoring__local_norms="on"), True), (filled(dataset), False)):
+        people.owner.post(URL, data)
+        attempt = Job.objects.latest("pk").newest
+        assert attempt is not None and attempt.settings["monitoring"]["local_norms"] is on
 
 
 @pytest.mark.parametrize(

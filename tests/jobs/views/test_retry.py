@@ -49,6 +49,20 @@ def test_only_the_owner_and_staff_may_retry(people: People, failed: Job) -> None
     assert failed.attempts.count() == 2
 
 
+def test_settings_that_an_earlier_version_stored_mean_what_they_meant(people: People, failed: Job) -> None:
+    assert failed.newest is not None
+    old = failed.newest.settings
+    old["schedule"] = {"warmup_steps": None, "warmup_fraction": 0.1, "linear_decay": False}
+    old["clipping"] = {"max_norm": 2.0}
+    del old["monitoring"]
+    failed.newest.save(update_fields=["settings"])
+    people.owner.post(f"/jobs/{failed.pk}/retry/", filled(failed, optimizer__learning_rate="1e-6"))
+    newest = failed.attempts.latest("number")
+    assert newest.settings["schedule"]["decay"] == "constant"
+    assert newest.settings["clipping"]["mode"] == "global_norm"
+    assert [change["name"] for change in newest.settings_changed] == ["optimizer.learning_rate"]
+
+
 def test_a_form_without_token_does_nothing(strict: Client, failed: Job) -> None:
     assert strict.post(f"/jobs/{failed.pk}/retry/", filled(failed)).status_code == 403
     assert failed.attempts.count() == 1

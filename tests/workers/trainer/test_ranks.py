@@ -126,7 +126,7 @@ def test_an_absurd_learning_rate_ends_with_a_reason_of_its_own(
         world=2,
         precision={"mode": mode},
         optimizer={"learning_rate": lr},
-        schedule={"warmup_steps": 0, "linear_decay": False},
+        schedule={"warmup_steps": 0, "decay": "constant"},
         training={"max_steps": 200},
         limits={"skip_limit": 5, **limits},
         checkpoints={"every_steps": 1000},

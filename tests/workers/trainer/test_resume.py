@@ -8,6 +8,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import load_file
+
 from tests.workers.trainer.conftest import Attempt, Start, write_dataset
 from workers.contract.messages import Control, Request
 
@@ -16,16 +19,29 @@ LONG = {
     "precision": {"mode": "fp16"},
     "loss_scaling": {"init_scale": 2.0**20, "growth_interval": 7},
     "checkpoints": {"every_steps": 12, "evaluate_every_steps": 10},
+    "clipping": {"mode": "zclip", "adaptive_warmup": 5},
+    "optimizer": {"learning_rate": 1e-3, "ema_memory": 0.9, "layer_decay": 0.9},
 }
 
 
 def digest(attempt: Attempt) -> dict[str, str]:
     folder = attempt.checkpoints()[-1]
-    names = ("model.safetensors", "optimizer.safetensors", "best.safetensors")
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.safetensors")}
 
 
-FACTS = ("step", "applied", "epoch", "loss", "loss_all", "lr", "grad_norm", "loss_scale", "skipped", "batch_id")
+FACTS = (
+    "step",
+    "applied",
+    "epoch",
+    "loss",
+    "loss_all",
+    "lr",
+    "grad_norm",
+    "clip_norm",
+    "loss_scale",
+    "skipped",
+    "batch_id",
+)
 
 
 def facts(attempt: Attempt, rank: int = 0) -> list[tuple[Any, ...]]:
@@ -47,6 +63,26 @@ def test_after_sigkill_the_run_ends_bit_for_bit_as_the_undisturbed_one(begin: St
         assert facts(resumed, rank) == facts(undisturbed, rank)[step:]
     assert digest(resumed) == digest(undisturbed)
     assert any(record["skipped"] for record in undisturbed.steps())
+
+
+def test_the_averaged_weights_are_what_is_evaluated_kept_as_best_and_exported(train: Any) -> None:
+    attempt = train("averaged", optimizer={"ema_memory": 0.5, "learning_rate": 1e-2})
+    average, own, best = attempt.final("average"), attempt.final(), attempt.final("best")
+    assert average.keys() <= own.keys()
+    assert all(best[name].tobytes() == value.tobytes() for name, value in average.items())
+    assert any(not np.array_equal(own[name], value) for name, value in average.items())
+    exported = load_file(attempt.folder.artifacts / "model" / "model.safetensors")
+    assert np.array_equal(exported["classifier.weight"], average["classifier.weight"])
+
+
+def test_another_optimizer_begins_with_fresh_moments_and_averaging_with_the_weights(train: Any) -> None:
+    first = train("first", training={"max_steps": 4})
+    changed = {"kind": "sgd", "ema_memory": 0.999, "learning_rate": 1e-12}
+    second = train("second", start_from=first.checkpoints()[-1], training={"max_steps": 5}, optimizer=changed)
+    assert second.outcome()["end_reason"] == "completed"
+    assert {name.partition("/")[0] for name in second.final("optimizer")} == {"velocity"}
+    for name, value in second.final("average").items():
+        assert np.allclose(value, first.final()[name], atol=1e-6)
 
 
 def test_a_checkpoint_is_complete_and_its_manifest_true(train: Any) -> None:

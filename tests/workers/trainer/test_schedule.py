@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
-from workers.contract.training import OptimizerSettings, ScheduleSettings
+import pytest
+from pydantic import ValidationError
+
+from workers.contract.training import Decay, OptimizerSettings, ScheduleSettings
 from workers.trainer.schedule import Schedule
 
 
@@ -29,7 +32,31 @@ def test_the_warm_up_is_a_fraction_unless_a_number_of_steps_is_given() -> None:
 
 
 def test_without_decay_it_stays_at_its_peak() -> None:
-    assert schedule(linear_decay=False).rate(99) == 1.0
+    assert schedule(decay="constant").rate(99) == 1.0
+
+
+def test_cosine_and_polynomial_fall_as_their_formulas_say() -> None:
+    for applied in (10, 37, 55, 80, 99):
+        left = (100 - applied) / 90
+        assert schedule(decay="cosine").rate(applied) == pytest.approx(0.5 * (1 + math.cos(math.pi * (1 - left))))
+        assert schedule(decay="polynomial", power=3.0).rate(applied) == pytest.approx(left**3)
+    assert schedule(decay="cosine").rate(55) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine", "polynomial"])
+def test_decay_ends_at_the_final_rate(decay: str) -> None:
+    assert schedule(decay=decay, final_fraction=0.1).rate(10) == 1.0
+    assert schedule(decay=decay, final_fraction=0.1).rate(100) == pytest.approx(0.1)
+    rates = [schedule(decay=decay).rate(applied) for applied in range(10, 101)]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_settings_of_before_there_were_several_kinds_of_decay_are_read() -> None:
+    assert schedule(linear_decay=True).decay is Decay.LINEAR
+    assert schedule(linear_decay=False).decay is Decay.CONSTANT
+    assert schedule(linear_decay=True, decay="cosine").decay is Decay.COSINE
+    with pytest.raises(ValidationError, match="linear_decay is true or false"):
+        schedule(linear_decay="perhaps")
 
 
 def test_beyond_the_plan_the_rate_is_zero_never_negative() -> None:

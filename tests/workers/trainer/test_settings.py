@@ -43,9 +43,16 @@ SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
     "optimizer.beta1": (0.5, {}),
     "optimizer.beta2": (0.9, {}),
     "optimizer.epsilon": (1e-2, {}),
+    "optimizer.kind": ("sgd", {}),
+    "optimizer.momentum": (0.5, {"optimizer": {"kind": "sgd"}}),
+    "optimizer.undecayed": ("bias", {"optimizer": {"learning_rate": 1e-2, "weight_decay": 0.9}}),
+    "optimizer.layer_decay": (0.5, {}),
+    "optimizer.ema_memory": (0.5, EVALUATED),
     "schedule.warmup_steps": (6, {}),
     "schedule.warmup_fraction": (0.9, {}),
-    "schedule.linear_decay": (False, {}),
+    "schedule.decay": ("constant", {}),
+    "schedule.power": (3.0, {"schedule": {"decay": "polynomial"}}),
+    "schedule.final_fraction": (0.5, {}),
     "clipping.mode": ("per_tensor", CLIPPED),
     "clipping.max_norm": (1e-3, {"optimizer": {"epsilon": 1e-2}}),
     "clipping.max_value": (1e-4, {**CLIPPED, "clipping": {"mode": "value"}}),
@@ -84,6 +91,7 @@ ELSEWHERE = {
     "early_stopping.min_delta": test_early_stopping.test_it_ends_after_so_many_evaluations_without_a_gain,
     "monitoring.local_norms": test_ranks.test_each_ranks_own_norm_shows_which_one_overflowed,
     "monitoring.compare_ranks_every": test_ranks.test_a_rank_whose_weights_differ_by_one_bit_is_found_and_named,
+    "limits.time_limit_hours": None,  # the supervisor's, see tests/workers/test_supervisor.py
     "devices.devices_per_node": None,  # decides the placement, before any rank exists
 }
 
@@ -109,6 +117,7 @@ def observed(path: Path, dataset: Path, changes: dict[str, dict[str, Any]]) -> d
         "checkpoints": [path.name for path in work.attempt.checkpoints()],
         "evaluations": [line["step"] for line in work.attempt.events("evaluation")],
         "weights": digest.hexdigest(),
+        "averaged": (work.attempt.checkpoints() or [path])[-1].joinpath("average.safetensors").exists(),
     }
 
 

@@ -10,6 +10,7 @@ _SCALING = {
     "loss_scaling.growth_interval": 2000,
     "loss_scaling.growth_factor": 2.0,
     "loss_scaling.backoff_factor": 0.5,
+    "loss_scaling.hysteresis": 1,
 }
 
 STANDARD = Preset(
@@ -19,6 +20,7 @@ STANDARD = Preset(
     "a tenth of warm-up, then linear decay.",
     {
         "training.epochs": 3,
+        "optimizer.kind": "adamw",
         "optimizer.learning_rate": 5e-5,
         "optimizer.weight_decay": 0.01,
         "optimizer.beta1": 0.9,
@@ -26,7 +28,8 @@ STANDARD = Preset(
         "optimizer.epsilon": 1e-8,
         "schedule.warmup_steps": None,
         "schedule.warmup_fraction": 0.1,
-        "schedule.linear_decay": True,
+        "schedule.decay": "linear",
+        "clipping.mode": "global_norm",
         "clipping.max_norm": 1.0,
         **_SCALING,
         "regularisation.dropout": 0.1,
