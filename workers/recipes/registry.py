@@ -9,6 +9,9 @@ from __future__ import annotations
 import importlib
 import os
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
 
 from workers.contract.checks import CLASSIFICATION, Check
 from workers.contract.datasets import Kind
@@ -40,6 +43,13 @@ class Recipe:
     checks: tuple[Check, ...] = ()
     # How its exported model is tried in the browser, if it can be.
     trial: TrialForm | None = None
+
+    def in_todays_names(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings that an earlier version stored, as this one would have: with the defaults of what it did not know."""
+        try:
+            return self.settings.model_validate(settings).model_dump(mode="json")
+        except ValidationError:
+            return settings
 
     def preset(self, name: str | None) -> Preset | None:
         """The preset called `name`; the first if there is none of that name; None without presets."""
