@@ -9,7 +9,8 @@ from django.contrib.auth.models import User
 from django.utils.translation import gettext as _
 
 from jobs.models import Dataset, Host, Job
-from workers.contract.checks import DatasetFacts, Facts, Finding, HostFacts, SourceFacts
+from workers.contract import checks as contract
+from workers.contract.checks import DatasetFacts, Estimate, Facts, Finding, HostFacts, SourceFacts, memory_suffices
 from workers.contract.fields import SettingsGroup
 from workers.recipes import registry
 
@@ -21,9 +22,21 @@ def findings(
     checks = registry.recipe(recipe).checks
     if not checks:
         return []
-    facts = Facts(_dataset(dataset), _hosts(), _source(settings, owner, cloned_from))
+    facts = _facts(settings, dataset, owner, cloned_from)
     found = [finding for check in checks for finding in check(settings, facts)]
     return sorted(found, key=lambda finding: finding.level != "error")
+
+
+def estimates(recipe: str) -> bool:
+    """Whether memory and disk of the recipe's models can be estimated."""
+    return memory_suffices in registry.recipe(recipe).checks
+
+
+def estimate(
+    recipe: str, settings: SettingsGroup, dataset: Dataset | None, owner: User, cloned_from: Job | None = None
+) -> Estimate | None:
+    """What one rank needs; None if it is not known before the model is loaded."""
+    return contract.estimate(settings, _facts(settings, dataset, owner, cloned_from)) if estimates(recipe) else None
 
 
 def in_words(finding: Finding) -> str:
@@ -31,15 +44,34 @@ def in_words(finding: Finding) -> str:
     return text
 
 
+def _facts(settings: SettingsGroup, dataset: Dataset | None, owner: User, cloned_from: Job | None) -> Facts:
+    return Facts(_dataset(dataset), _hosts(), _source(settings, owner, cloned_from))
+
+
 def _dataset(dataset: Dataset | None) -> DatasetFacts | None:
     if dataset is None:
         return None
-    lengths = dataset.statistics.get("text_length") or {}
-    measured = lengths.get("train") or {}
+    statistics = dataset.statistics
+    tokens = ((statistics.get("token_lengths") or {}).get("percentiles") or {}).get("train")
+    if tokens:
+        measured = {f"p{percent}": length for percent, length in enumerate(tokens)}
+    else:
+        of_kind = "sequence_length" if dataset.kind == Dataset.Kind.SEQUENCES else "text_length"
+        measured = (statistics.get(of_kind) or {}).get("train") or {}
+    features = statistics.get("features") or []
+    weights = (statistics.get("weights") or {}).get("train") or {}
+    rows = int(dataset.splits.get("train") or 0)
     return DatasetFacts(
-        train_rows=int(dataset.splits.get("train") or 0),
+        train_rows=rows,
         lengths={name: int(value) for name, value in measured.items()},
+        in_tokens=bool(tokens),
         columns=tuple(dataset.columns),
+        features=tuple(feature["name"] for feature in features),
+        target=str(statistics.get("target") or ""),
+        largest=max((max(abs(feature["min"]), abs(feature["max"])) for feature in features), default=None),
+        weight_column=dataset.reading.get("weight_column"),
+        weightless=weights["zero"] / rows if rows and "zero" in weights else None,
+        weights_not_finite=int(weights.get("not_finite") or 0),
     )
 
 
@@ -63,6 +95,7 @@ def _host(host: Host, kind: Any) -> HostFacts:
         memory_bytes=max((int(device.get("memory_bytes") or 0) for device in devices), default=0),
         disk_free_bytes=host.disk_free_bytes,
         compute_capabilities=tuple(capabilities),
+        device_names=tuple(str(device.get("name") or "") for device in devices),
     )
 
 

@@ -100,6 +100,37 @@ def test_lengths_are_those_measured_at_registration(owner: User, dataset: Datase
     assert codes(owner, dataset) == []
     dataset.statistics = {"text_length": {"train": {"min": 1, "p50": 60, "p90": 80, "p99": 90, "max": 200}}}
     assert codes(owner, dataset) == ["texts_are_cut"]
+    # Counted tokens are better than characters.
+    dataset.statistics |= {"token_lengths": {"percentiles": {"train": [10] * 101}}}
+    assert codes(owner, dataset) == []
+    dataset.statistics |= {"token_lengths": {"percentiles": {"train": [10] * 90 + [99] * 11}}}
+    assert codes(owner, dataset) == ["texts_are_cut"]
+
+
+def test_weights_are_those_that_were_checked(owner: User, dataset: Dataset) -> None:
+    weighted = {"data": {"weight_column": "weight"}}
+    dataset.columns, dataset.reading = ["text", "label", "weight"], {}
+    assert codes(owner, dataset, **weighted) == [], "datasets from the command line were not checked at all"
+    dataset.reading = {"weight_column": ""}
+    assert codes(owner, dataset, **weighted) == ["weights_unchecked"]
+    dataset.reading = {"weight_column": "weight"}
+    dataset.statistics = {"weights": {"train": {"zero": 100, "not_finite": 0}}}
+    assert codes(owner, dataset, **weighted) == ["weights_all_zero"]
+    dataset.statistics = {"weights": {"train": {"zero": 60, "not_finite": 2}}}
+    assert codes(owner, dataset, **weighted) == ["weights_mostly_zero", "weights_not_finite"]
+    assert codes(owner, dataset) == []
+
+
+def test_what_a_job_needs_is_estimated_where_its_model_is_known(owner: User, dataset: Dataset) -> None:
+    def parameters(**model: Any) -> int | None:
+        settings = TextClassificationSettings.model_validate({"model": model})
+        found = checks.estimate("text_classification", settings, dataset, owner)
+        return found and found.parameters
+
+    assert parameters(source="hub", name="ernie-3.0-nano-zh") == 17_912_232
+    assert parameters(source="folder", folder="my-own") is None
+    assert parameters() is not None
+    assert checks.estimates("text_classification") and not checks.estimates("sequences")
 
 
 def test_the_source_is_the_job_whose_weights_are_taken_or_that_was_cloned(job: Job, owner: User, other: User) -> None:

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from workers.contract.checks import CLASSIFICATION, DatasetFacts, Facts, Finding, HostFacts, SourceFacts, share_longer
+from workers.contract.checks import (
+    CLASSIFICATION,
+    DatasetFacts,
+    Facts,
+    Finding,
+    HostFacts,
+    SourceFacts,
+    estimate,
+    share_longer,
+)
+from workers.contract.known_models import shape_of
 from workers.recipes.text_classification.presets import PRESETS
 from workers.recipes.text_classification.settings import TextClassificationSettings
 
@@ -18,6 +28,10 @@ Changes = dict[str, dict[str, Any]]
 def gpus(capability: float, count: int = 2, **more: Any) -> HostFacts:
     given = {"memory_bytes": 16 * 2**30, "disk_free_bytes": 10**12} | more
     return HostFacts("gpu-1", "gpu", count, compute_capabilities=(capability,) * count, **given)
+
+
+def ascend(name: str) -> HostFacts:
+    return HostFacts("npu-1", "gpu", 8, 32 * 2**30, 10**12, device_names=(name,))
 
 
 def found(facts: Facts, **changes: Any) -> dict[str, Finding]:
@@ -40,6 +54,36 @@ CASES: dict[str, tuple[Facts, Changes, Changes, str]] = {
         {"data": {"text_column": "text"}},
         {"data": {"text_column": "review"}},
         "no column “review”; it has: text, label",
+    ),
+    "weights_unchecked": (
+        Facts(DatasetFacts(6000, weight_column="w")),
+        {"data": {"weight_column": "w"}},
+        {"data": {"weight_column": "importance"}},
+        "The column “importance” was not checked as weights",
+    ),
+    "weights_all_zero": (
+        Facts(DatasetFacts(6000, weight_column="w", weightless=1.0)),
+        {},
+        {"data": {"weight_column": "w"}},
+        "Every training row has the weight 0 in “w”",
+    ),
+    "weights_mostly_zero": (
+        Facts(DatasetFacts(6000, weight_column="w", weightless=0.51)),
+        {},
+        {"data": {"weight_column": "w"}},
+        "51 % of the training rows have the weight 0 in “w”",
+    ),
+    "weights_not_finite": (
+        Facts(DatasetFacts(6000, weight_column="w", weights_not_finite=3)),
+        {},
+        {"data": {"weight_column": "w"}},
+        "3 rows have a weight in “w” that is not finite",
+    ),
+    "bf16_on_ascend": (
+        Facts(hosts=(ascend("Ascend 910B"),)),
+        {"precision": {"mode": "fp16"}},
+        {"precision": {"mode": "bf16"}},
+        "Whether Ascend 910B computes in bf16 is not known here",
     ),
     "bf16_unsupported": (
         Facts(hosts=(gpus(7.5),)),
@@ -145,7 +189,87 @@ def test_only_what_cannot_work_is_an_error() -> None:
         "batch_larger_than_dataset",
         "bf16_unsupported",
         "column_missing",
+        "weights_all_zero",
     ]
+
+
+def test_each_hangs_on_the_setting_to_change_first() -> None:
+    places = {code: found(facts, **speaks)[code].setting for code, (facts, _, speaks, _) in CASES.items()}
+    assert {
+        code: place for code, place in places.items() if code.startswith(("weights", "bf16", "texts", "memory"))
+    } == {
+        "weights_unchecked": "data.weight_column",
+        "weights_all_zero": "data.weight_column",
+        "weights_mostly_zero": "data.weight_column",
+        "weights_not_finite": "data.weight_column",
+        "bf16_on_ascend": "precision.mode",
+        "bf16_unsupported": "precision.mode",
+        "texts_are_cut": "data.max_length",
+        "memory_not_enough": "training.batch_size",
+    }
+
+
+def test_an_ascend_npu_computes_in_fp16_whatever_old_gpus_stand_beside_it() -> None:
+    for name in ("Ascend 910", "Huawei NPU 310"):
+        assert found(Facts(hosts=(gpus(6.0), ascend(name))), precision={"mode": "fp16"}) == {}
+    old = gpus(6.0, device_names=("Tesla P100",))
+    text = str(found(Facts(hosts=(old,)), precision={"mode": "fp16"})["fp16_without_tensor_cores"])
+    assert (
+        "no device that is online has Tensor Cores (compute capability 7.0; the best has 6.0) or is an Ascend NPU"
+        in text
+    )
+    assert found(Facts(hosts=(gpus(8.0), ascend("Ascend 910"))), precision={"mode": "bf16"}) == {}
+
+
+def test_counted_tokens_are_compared_as_they_are_and_characters_leave_room_for_the_marks() -> None:
+    percentiles = {f"p{percent}": 20 + percent for percent in range(101)}  # 20 … 120
+    counted = Facts(DatasetFacts(1000, percentiles, in_tokens=True))
+    assert found(counted, data={"max_length": 116}) == {}
+    text = str(found(counted, data={"max_length": 100})["texts_are_cut"])
+    assert "cuts about 20.0 % of the training texts, and" in text and "the longest has 120 tokens" in text
+    by_characters = Facts(DatasetFacts(1000, percentiles))
+    assert "about 22.0 % of the training texts (by their characters)" in str(
+        found(by_characters, data={"max_length": 100})["texts_are_cut"]
+    )
+    # Another model's tokenizer was not counted with.
+    other = str(found(counted, data={"max_length": 100}, model=FOLDER)["texts_are_cut"])
+    assert "about 20.0 % of the training texts (by their characters)" in other
+
+
+HUB = {"source": "hub", "name": "ernie-3.0-base-zh"}
+
+
+def test_memory_and_disk_are_known_for_models_with_a_known_name() -> None:
+    settings = TextClassificationSettings.model_validate({"model": HUB})
+    known = estimate(settings, rows(1000))
+    assert known is not None and known.parameters == 117_944_832
+    assert known.memory_bytes == pytest.approx(20 * 117_944_832 + 2**30 + 2 * 12 * 32 * 64 * (34 * 768 + 60 * 64))
+    assert known.disk_bytes == 3 * 16 * 117_944_832 + 12 * 117_944_832 + 450 * 96
+    small = Facts(hosts=(gpus(8.0, memory_bytes=2 * 2**30, disk_free_bytes=10**9),))
+    assert found(small, model=HUB).keys() == {"memory_not_enough", "disk_not_enough"}
+    folder = {"source": "folder", "folder": "zoo/BERT-base-Chinese/"}
+    assert estimate(TextClassificationSettings.model_validate({"model": folder}), Facts()) is not None
+    assert "118 million parameters" in str(found(small, model=HUB)["memory_not_enough"])
+
+
+def test_of_other_models_nothing_is_claimed() -> None:
+    unknown = TextClassificationSettings.model_validate({"model": FOLDER})
+    assert estimate(unknown, Facts()) is None
+    assert found(Facts(hosts=(gpus(8.0, memory_bytes=1, disk_free_bytes=1),)), model=FOLDER) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("ernie-3.0-nano-zh", 18),
+        ("ernie-3.0-xbase-zh", 296),
+        ("bert-base-uncased", 109),
+        ("hfl/roberta-wwm-ext-large", 326),
+    ],
+)
+def test_sizes_are_those_that_were_published(name: str, millions: int) -> None:
+    shape = shape_of(name)
+    assert shape is not None and round(shape.parameters / 1e6) == millions
 
 
 @pytest.mark.parametrize(
