@@ -83,12 +83,19 @@ class Dataset(models.Model):
         READY = "ready", _("ready")
         REFUSED = "refused", _("refused")
 
+    class Kind(models.TextChoices):
+        """Of what it is made; a recipe takes one kind (workers/contract/datasets.py)."""
+
+        TEXTS = "texts", _("texts with labels")
+        SEQUENCES = "sequences", _("numeric sequences")
+
     name = models.CharField(_("name"), max_length=100)
     version = models.PositiveIntegerField(_("version"), default=1)
     owner = models.ForeignKey(USER, models.CASCADE, null=True, blank=True, related_name="datasets")
     shared = models.BooleanField(_("shared"), default=False, help_text=_("Every user may train on it."))
     description = models.TextField(_("description"), blank=True)
     state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.READY)
+    kind = models.CharField(_("kind"), max_length=20, choices=Kind.choices, default=Kind.TEXTS)
     # Where the rows come from: {"files": [SourceFile and its size], "paddlenlp": name, "uploads": folder}.
     source = models.JSONField(default=dict)
     reading = models.JSONField(default=dict)  # a dump of Reading
@@ -328,7 +335,7 @@ class Attempt(models.Model):
     non_finite = models.BigIntegerField(default=0)
     newest_record = models.JSONField(default=dict)  # NaN and infinities as strings
     environment = models.JSONField(default=dict)  # what "claimed" and "environment" said: see jobs/reproduction.py
-    peak_memory = models.JSONField(default=dict)  # "rank0", "gpu0" (node 0), "1/gpu0" -> the most bytes seen
+    peak_memory = models.JSONField(default=dict)  # "rank0", "<node>/gpu0" -> the most bytes seen
     rank_states = models.JSONField(default=dict)  # "0" -> {"pid", "exit_code", "signal", "first", "ended_at"}
 
     # Of step records and logs in the database, as last measured by the controller; None: not yet.
