@@ -9,6 +9,8 @@ ARG PYTHON_IMAGE=python:3.12-slim-bookworm
 ARG NODE_IMAGE=node:24-slim
 ARG NGINX_IMAGE=nginx:1.28-alpine
 ARG PADDLE_GPU_IMAGE=paddlepaddle/paddle:3.3.1-gpu-cuda12.6-cudnn9.5
+# The commit that this is: docker compose build --build-arg REVISION=$(git rev-parse HEAD). Each attempt notes it down.
+ARG REVISION=
 
 # --- front-end libraries ---
 FROM ${NODE_IMAGE} AS frontend
@@ -64,6 +66,8 @@ RUN python -m venv /opt/venv \
 COPY pyproject.toml docs/deployment/container-worker.sh ./
 COPY workers workers
 RUN python -m compileall -q workers
+ARG REVISION
+ENV EVENKEEL_REVISION=$REVISION
 # Caches of libraries; a volume, as the rest of the file system is read-only.
 ENV MODEL_ROOTS=/srv/evenkeel/models HOME=/srv/evenkeel/data
 USER evenkeel
@@ -91,6 +95,8 @@ RUN python -m pip install --require-hashes --no-deps --target /opt/packages \
 COPY pyproject.toml docs/deployment/container-worker.sh ./
 COPY workers workers
 RUN python -m compileall -q workers
+ARG REVISION
+ENV EVENKEEL_REVISION=$REVISION
 USER evenkeel
 CMD ["./container-worker.sh"]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -24,6 +25,7 @@ from jobs.models import (
     Attempt,
     Checkpoint,
     Dataset,
+    DeletedJob,
     Evaluation,
     Host,
     Job,
@@ -35,6 +37,9 @@ from workers.recipes.registry import RECIPES
 
 admin.site.site_header = admin.site.site_title = "Evenkeel"
 admin.site.index_title = gettext_lazy("Administration")
+# Accounts have pages of their own, which write down who did what and keep the last superuser: jobs/people.py.
+admin.site.unregister(User)
+admin.site.unregister(Group)
 
 
 if TYPE_CHECKING:  # generic for the type checker only
@@ -45,7 +50,13 @@ else:
 
 
 class ReadOnly(ModelAdmin):
-    """Rows that only the machinery writes."""
+    """Rows that only the machinery writes; who gets into the admin at all, as staff does, sees them."""
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return True
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return True
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -110,7 +121,7 @@ class JobAdmin(ReadOnly):
             for item in fields:
                 item.value = data.get(item.name, "").strip()
             overrides = {item.name: item.value for item in fields if item.value}
-            problems = _retry_all(jobs, overrides, data.get("start") == "checkpoint", request)
+            problems = _retry_all(jobs, overrides, data.get("start") == "checkpoint", bool(data.get("anyway")), request)
             if not problems:
                 return redirect(request.get_full_path())
             for text in problems:
@@ -127,6 +138,7 @@ class JobAdmin(ReadOnly):
             "rows": rows,
             "fields": fields,
             "start": "checkpoint" if data is None else data.get("start"),
+            "anyway": bool(data and data.get("anyway")),
             "action_checkbox_name": ACTION_CHECKBOX_NAME,
         }
         return TemplateResponse(request, "admin/jobs/job/retry.html", context)
@@ -142,7 +154,9 @@ def _override_fields(jobs: list[Job]) -> list[SettingField]:
     return [fields[name] for name in OVERRIDES if name in fields]
 
 
-def _retry_all(jobs: list[Job], overrides: dict[str, str], from_checkpoint: bool, request: Any) -> list[str]:
+def _retry_all(
+    jobs: list[Job], overrides: dict[str, str], from_checkpoint: bool, anyway: bool, request: Any
+) -> list[str]:
     """Each job by itself: one that cannot be retried does not keep the others from it."""
     problems = []
     for job in jobs:
@@ -155,7 +169,11 @@ def _retry_all(jobs: list[Job], overrides: dict[str, str], from_checkpoint: bool
                 actor=request.user,
                 settings=_overridden(attempt.settings, overrides),
                 from_checkpoint=from_checkpoint,
+                accepted_warnings=anyway,
             )
+        except services.Warned as warned:
+            texts = " ".join(warned.errors.values())
+            problems.append(_("Job %(job)s was not retried; there are warnings. %(why)s") % {"job": job, "why": texts})
         except services.Refused as refused:
             texts = "; ".join(f"{name}: {text}" if name else text for name, text in refused.errors.items())
             problems.append(_("Job %(job)s was not retried. %(why)s") % {"job": job, "why": texts})
@@ -249,3 +267,11 @@ class PlacementAdmin(ReadOnly):
     list_display = ("id", "attempt", "host", "node", "devices", "sent_at", "claimed_at", "released_at", "quarantined")
     list_filter = ("host", "quarantined")
     list_select_related = ("attempt", "host")
+
+
+@admin.register(DeletedJob)
+class DeletedJobAdmin(ReadOnly):
+    list_display = ("number", "name", "owner", "deleted_at", "deleted_by", "rule", "freed_bytes", "done_at")
+    list_filter = ("rule", "owner")
+    search_fields = ("name", "number")
+    list_select_related = ("owner", "deleted_by")

@@ -13,15 +13,15 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from jobs import limits, storage
-from jobs.models import Artifact, Attempt, Checkpoint, DeletedJob, Job, JobEvent, JobTag, Placement
+from jobs import limits, storage, tags
+from jobs.models import Artifact, Attempt, Checkpoint, DeletedJob, Job, JobEvent, Placement
 from jobs.services import Refused, locked
-from workers.contract.fields import CONTROL
 from workers.contract.states import ACTIVE, ENDED
 
 LONGEST_HOURS = 8760.0
 LONGEST_NOTES = 10_000
-LONGEST_TAG, MOST_TAGS, MOST_KNOWN = 40, 20, 500
+# Lines and tabs are welcome in notes; the rest no page shows, and PostgreSQL keeps no NUL and no half of a pair.
+NEVER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 # --- the time limit ------------------------------------------------------------------------
@@ -66,62 +66,27 @@ def ran_s(attempt: Attempt) -> float | None:
 # --- notes, tags, keeping ------------------------------------------------------------------
 
 
-def annotate(job: Job, *, notes: str, tags: Iterable[str], actor: User | None) -> bool:
-    """Both as a whole. False if nothing is different."""
-    notes = notes.replace("\r\n", "\n").strip()
+def annotate(job: Job, *, notes: str, names: Iterable[str], actor: User | None) -> bool:
+    """Notes and tags, each as a whole. False if nothing is different."""
+    notes, names = notes.replace("\r\n", "\n").strip(), list(names)
     errors = {}
     if len(notes) > LONGEST_NOTES:
         text = _("At most %(most)d characters; this has %(count)d.")
         errors["notes"] = text % {"most": LONGEST_NOTES, "count": len(notes)}
-    elif "\0" in notes:
+    elif NEVER.search(notes):
         errors["notes"] = _("Must not contain control characters.")
-    wanted: list[str] = []
-    try:
-        wanted = checked_tags(tags)
-    except Refused as refused:
-        errors |= refused.errors
+    if why_not := tags.problem(names):
+        errors["tags"] = why_not
     if errors:
         raise Refused(errors)
     with transaction.atomic():
         job, _attempt = locked(job)
-        there = set(job.tags.values_list("name", flat=True))
-        if notes == job.notes and there == set(wanted):
+        added, removed = tags.put(job, names)
+        if notes == job.notes and not added and not removed:
             return False
-        job.tags.exclude(name__in=wanted).delete()
-        JobTag.objects.bulk_create(JobTag(job=job, name=name) for name in wanted if name not in there)
         Job.objects.filter(pk=job.pk).update(notes=notes)
-        data = {
-            "notes": notes != job.notes,
-            "added": sorted(set(wanted) - there),
-            "removed": sorted(there - set(wanted)),
-        }
-        _event(job, "annotated", actor, data=data)
+        _event(job, "annotated", actor, data={"notes": notes != job.notes, "added": added, "removed": removed})
     return True
-
-
-def split_tags(text: str) -> list[str]:
-    """As typed: separated by commas, also Chinese ones, or new lines."""
-    return [name for part in re.split(r"[,，、;；\n]", text) if (name := " ".join(part.split()))]
-
-
-def checked_tags(tags: Iterable[str]) -> list[str]:
-    names = list(dict.fromkeys(tags))
-    for name in names:
-        if len(name) > LONGEST_TAG:
-            text = _("A tag has at most %(most)d characters; “%(tag)s…” has %(count)d.")
-            raise Refused({"tags": text % {"most": LONGEST_TAG, "tag": name[:20], "count": len(name)}})
-        if CONTROL.search(name) or not name.strip() or "," in name:
-            raise Refused({"tags": _("A tag is a word or a few, without commas and control characters.")})
-    if len(names) > MOST_TAGS:
-        text = _("At most %(most)d tags; these are %(count)d.")
-        raise Refused({"tags": text % {"most": MOST_TAGS, "count": len(names)}})
-    return names
-
-
-def known_tags(user: User) -> list[str]:
-    """Those of the jobs that this user sees."""
-    seen = JobTag.objects.filter(job__in=Job.objects.visible_to(user))
-    return list(seen.order_by("name").values_list("name", flat=True).distinct()[:MOST_KNOWN])
 
 
 def pin(job: Job, pinned: bool, *, actor: User | None) -> bool:
@@ -174,15 +139,17 @@ def remove_checkpoints(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 # --- deletion ------------------------------------------------------------------------------
 
 
-def delete(job: Job, *, actor: User | None, rule: str = "") -> None:
-    """The word that it is gone: from here on nobody sees it. Files and rows follow (jobs/controller/remove.py)."""
+def delete(job: Job, *, actor: User | None, rule: str = "") -> bool:
+    """The word that it is gone: from here on nobody sees it. Files and rows follow (jobs/controller/remove.py).
+
+    False if that was said already."""
     with transaction.atomic():
         job, _attempt = locked(job)
         why_not = obstacle(job)
         if why_not:
             raise Refused({"": why_not})
         if Job.objects.filter(pk=job.pk, deleted_at=None).update(deleted_at=timezone.now()) != 1:
-            return
+            return False
         DeletedJob.objects.create(
             number=job.pk,
             name=job.name,
@@ -192,6 +159,7 @@ def delete(job: Job, *, actor: User | None, rule: str = "") -> None:
             rule=rule,
             freed_bytes=storage.of_job(job).total,
         )
+    return True
 
 
 def obstacle(job: Job) -> str:

@@ -109,7 +109,8 @@ def preview(rule: Rule) -> Preview:
         found.jobs = [job for job in jobs if job not in held]
         found.held = len(jobs) - len(found.jobs)
         found.things = len(found.jobs)
-        found.bytes = sum(use.total for use in storage.of_jobs(found.jobs).values())
+        uses = storage.of_jobs(_fitting(rule))
+        found.bytes = sum(use.total for job, use in uses.items() if job not in held)
     elif rule.what is What.LOGS:
         attempts = _loggers(_before(rule)).filter(job__in=_fitting(rule))
         found.jobs = sorted(set(attempts.values_list("job", flat=True)))

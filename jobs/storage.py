@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,14 +38,13 @@ class Use:
 def of_job(job: Job) -> Use:
     """As it is now."""
     attempts = Attempt.objects.filter(job=job)
-    return replace(_files([job.pk])[job.pk], records=_records(attempts), logs=_logs(attempts))
+    return replace(_files(Job.objects.filter(pk=job.pk))[job.pk], records=_records(attempts), logs=_logs(attempts))
 
 
-def of_jobs(jobs: Iterable[int]) -> dict[int, Use]:
+def of_jobs(jobs: QuerySet[Job]) -> dict[int, Use]:
     """Of many at once. Records and logs, together as records, are as the controller last measured them."""
-    wanted = list(jobs)
-    uses = _files(wanted)
-    stored = Attempt.objects.filter(job__in=wanted, stored_bytes__isnull=False).values_list("job")
+    uses = _files(jobs)
+    stored = Attempt.objects.filter(job__in=jobs, stored_bytes__isnull=False).values_list("job")
     for job, size in stored.annotate(Sum("stored_bytes")).order_by():
         uses[job] = replace(uses[job], records=size)
     return uses
@@ -57,7 +55,7 @@ def measure(attempt: Attempt) -> None:
     mine.update(stored_bytes=_records(mine) + _logs(mine))
 
 
-def _files(jobs: list[int]) -> dict[int, Use]:
+def _files(jobs: QuerySet[Job]) -> dict[int, Use]:
     uses: dict[int, Use] = defaultdict(Use)
     there = Checkpoint.objects.filter(attempt__job__in=jobs, removed_at__isnull=True).values_list("attempt__job")
     for job, size in there.annotate(Sum("bytes")).order_by():

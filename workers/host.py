@@ -13,13 +13,30 @@ import socket
 import subprocess
 from urllib.parse import urlsplit
 
+from workers import usage
 from workers.config import BASE_DIR, Config
-from workers.contract.messages import Device, HostBeat
+from workers.contract.messages import Device, HostBeat, HostUsage
 
 _NVIDIA_FIELDS = "index,name,memory.total,compute_cap,driver_version"
 
 
-def beat(config: Config, devices: list[Device], boot: str, seq: int, attempts: list[str]) -> HostBeat:
+class Usage:
+    """What the host uses, from beat to beat."""
+
+    def __init__(self, devices: list[Device]) -> None:
+        self._cpu = usage.Cpu()
+        self._indices = {device.index for device in devices if device.kind == "gpu"}
+        self._gpus = usage.Gpus() if self._indices else None
+
+    def now(self) -> HostUsage:
+        return HostUsage(
+            cpu=self._cpu.fraction(),
+            memory_available_bytes=usage.memory_available_bytes(),
+            gpus=[gpu for gpu in self._gpus.read() if gpu.index in self._indices] if self._gpus else [],
+        )
+
+
+def beat(config: Config, devices: list[Device], boot: str, seq: int, attempts: list[str], used: HostUsage) -> HostBeat:
     config.scratch_root.mkdir(parents=True, exist_ok=True, mode=0o700)
     disk = shutil.disk_usage(config.scratch_root)
     return HostBeat(
@@ -31,8 +48,9 @@ def beat(config: Config, devices: list[Device], boot: str, seq: int, attempts: l
         versions=versions(gpu=any(device.kind == "gpu" for device in devices)),
         disk_total_bytes=disk.total,
         disk_free_bytes=disk.free,
-        memory_total_bytes=_memory_bytes(),
+        memory_total_bytes=memory_bytes(),
         load1=os.getloadavg()[0],
+        usage=used,
         attempts=attempts,
     )
 
@@ -52,8 +70,8 @@ def devices(config: Config) -> list[Device]:
         if kind == "gpu":
             raise ValueError("DEVICES=gpu, but nvidia-smi lists no GPU.")
     slots = int(which) if which else os.cpu_count() or 1
-    memory = _memory_bytes() // slots
-    name = _processor()
+    memory = memory_bytes() // slots
+    name = processor()
     return [Device(index=index, kind="cpu", name=name, memory_bytes=memory) for index in range(slots)]
 
 
@@ -92,7 +110,7 @@ def parse_nvidia_smi(text: str) -> list[Device]:
 def versions(*, gpu: bool) -> dict[str, str]:
     """Of what decides a run: from the packages' metadata, so that nothing is imported."""
     found = {"python": platform.python_version(), "evenkeel": _own_version()}
-    for package in ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp"):
+    for package in ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "safetensors"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -133,11 +151,11 @@ def address(config: Config) -> str:
         return "127.0.0.1"
 
 
-def _memory_bytes() -> int:
+def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
             for line in file:

@@ -40,10 +40,9 @@ def _claimed(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     placement = _placement(attempt, line)
     placement.claimed_at = timezone.now()
     placement.save(update_fields=["claimed_at"])
-    if placement.node == 0:
-        versions = line.get("versions") or {}
-        attempt.environment = {"host": line["host"], "devices": line.get("devices"), **versions}
-        Attempt.objects.filter(pk=attempt.pk).update(environment=attempt.environment)
+    said = {name: line[name] for name in ("host", "devices", "versions", "machine", "code") if name in line}
+    nodes = attempt.environment.get("nodes") or {}
+    _environment_is(attempt, {"nodes": nodes | {str(placement.node): jsonable(said)}})
     return _event(attempt, rank, line, f"{line['host']} has taken the attempt.")
 
 
@@ -179,6 +178,17 @@ def _plan(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     return {"status"}
 
 
+def _environment(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    if rank == 0:
+        _environment_is(attempt, {"trainer": jsonable({k: v for k, v in line.items() if k not in ("kind", "at")})})
+    return {"status"}
+
+
+def _environment_is(attempt: Attempt, known: dict[str, Any]) -> None:
+    attempt.environment = attempt.environment | known
+    Attempt.objects.filter(pk=attempt.pk).update(environment=attempt.environment)
+
+
 def _evaluation(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     Evaluation.objects.update_or_create(
         attempt=attempt,
@@ -274,6 +284,7 @@ _HANDLERS: dict[str, Callable[[Attempt, int, Line, int], set[str]]] = {
     "ready": _ready,
     "stage": _stage,
     "plan": _plan,
+    "environment": _environment,
     "evaluation": _evaluation,
     "worst": _worst,
     "checkpoint": _checkpoint,

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy, gettext_noop
 
 from jobs import texts
 from jobs.forms import shown
-from jobs.models import END_REASON_LABELS, STATUS_LABELS, Attempt, JobEvent
+from jobs.models import END_REASON_LABELS, STATUS_LABELS, Attempt, JobEvent, RetentionRule
 from workers.contract.records import SKIP_FOUND_INF, SKIP_GRAD, SKIP_INPUT, SKIP_LOSS, from_json_number
 from workers.contract.states import EndReason, Status
 from workers.recipes.registry import RECIPES
@@ -50,6 +50,12 @@ def number(value: Any, digits: int = 4) -> str:
 @register.filter
 def percent(value: Any, digits: int = 1) -> str:
     return "—" if value is None else f"{100 * float(value):.{digits}f} %"
+
+
+@register.filter
+def in_points(value: float) -> str:
+    """A difference of shares in percentage points."""
+    return f"{100 * value:g}"
 
 
 @register.simple_tag
@@ -291,6 +297,28 @@ def in_words(event: JobEvent) -> str:
             return _("Submitted in spite of a warning: %(text)s") % {"text": _(data["template"]) % data["values"]}
         case "request":
             return _(_REQUESTS.get(event.reason, event.reason))
+        case "time_limit":
+            old, new = (_limit(data.get(name)) for name in ("old_s", "new_s"))
+            return _("Time limit %(old)s → %(new)s") % {"old": old, "new": new}
+        case "annotated":
+            return _annotated(data)
+        case "archived":
+            if data.get("checkpoints"):
+                values = {"count": data["checkpoints"], "size": byte_size(data.get("bytes"))}
+                return _("Archived; %(count)d checkpoints (%(size)s) were removed") % values
+            return _("Archived")
+        case "unarchived":
+            return _("Back from the archive")
+        case "pinned":
+            return _("Marked to be kept")
+        case "unpinned":
+            return _("No longer marked to be kept")
+        case "checkpoints_removed":
+            values = {"count": data.get("checkpoints", 0), "size": byte_size(data.get("bytes"))}
+            text = _("%(count)d checkpoints (%(size)s) were removed") % values
+            return _with(text, retention_rule(event.reason))
+        case "logs_removed":
+            return _with(_("The logs were removed"), retention_rule(event.reason))
         case "scale":
             text = _("Loss scale %(old)s → %(new)s") % {"old": log2(data.get("old")), "new": log2(data.get("new"))}
             if data.get("ranks"):
@@ -336,6 +364,24 @@ def in_words(event: JobEvent) -> str:
             return capfirst(said or reason_sentence(event.reason))
         case _:
             return capfirst(said or event.kind.replace("_", " "))
+
+
+def _limit(seconds: float | None) -> str:
+    return duration(seconds) if seconds else _("none")
+
+
+def _annotated(data: dict[str, Any]) -> str:
+    parts = [_("notes changed")] if data.get("notes") else []
+    if data.get("added"):
+        parts.append(_("tagged %(tags)s") % {"tags": ", ".join(data["added"])})
+    if data.get("removed"):
+        parts.append(_("no longer tagged %(tags)s") % {"tags": ", ".join(data["removed"])})
+    return capfirst("; ".join(parts))
+
+
+@register.filter
+def retention_rule(what: str) -> str:
+    return str(dict(RetentionRule.What.choices).get(what, what))
 
 
 def _steps_in_words(kind: str, data: dict[str, Any], message: str) -> str:

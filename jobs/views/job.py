@@ -10,15 +10,15 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
-from jobs import dry_run, limits, services, trials
+from jobs import device_samples, dry_run, limits, reproduction, results, services, trials
 from jobs.forms import SettingGroup, SettingsForm
 from jobs.live import is_live
-from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, Host, Job, JobEvent, Placement
+from jobs.models import Artifact, Attempt, Checkpoint, Host, Job, JobEvent, Placement
+from jobs.views import life
 from jobs.views.job_list import health_of, progress_of
 from jobs.views.log import log_context
 from jobs.views.rows import Asked, attempt_of, job_for, whole_number
 from workers.contract.messages import Request
-from workers.contract.records import from_json_number
 from workers.contract.states import ENDED, ON_HOST, EndReason, Status
 from workers.recipes.registry import RECIPES
 
@@ -48,6 +48,7 @@ def job_detail(request: Asked, pk: int) -> HttpResponse:
     for make in PARTS.values():
         context |= make(job, attempt)
     context["parts"] = list(PARTS)
+    context |= results.worst_part(job, attempt, request.user)
     context |= log_context(attempt, request)
     context["live"] = is_live(attempt)
     context["words"] = {
@@ -59,6 +60,7 @@ def job_detail(request: Asked, pk: int) -> HttpResponse:
         "paused": _("paused while hidden"),
         "ended": _("complete"),
     }
+    context["device_words"] = device_samples.words()
     return render(request, "jobs/detail.html", context)
 
 
@@ -73,6 +75,7 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
     real = newest and not job.dry_run
     return {
         "health": health_of(attempt),
+        "time_limit": life.time_limit(job, attempt),
         "progress": progress_of(attempt, job.dry_run),
         "recipe": RECIPES.get(job.recipe),
         "ran_s": (attempt.ended_at - attempt.started_at).total_seconds()
@@ -106,6 +109,7 @@ def _numbers(job: Job, attempt: Attempt) -> dict[str, Any]:
         "made": max(attempt.attempted - before, 0),
         "loss": record.get("loss") if record.get("loss_all") is None else record["loss_all"],
         "emulated": record.get("emulated") or attempt.plan.get("emulated"),
+        "peak": device_samples.peak_of(attempt),
     }
 
 
@@ -113,52 +117,6 @@ def _events(job: Job, attempt: Attempt) -> dict[str, Any]:
     events = JobEvent.objects.filter(job=job).select_related("actor", "attempt").order_by("-id")
     shown = list(events[: EVENTS_SHOWN + 1])
     return {"events": shown[:EVENTS_SHOWN], "more_events": len(shown) > EVENTS_SHOWN}
-
-
-def _evaluations(job: Job, attempt: Attempt) -> dict[str, Any]:
-    rows = list(Evaluation.objects.filter(attempt=attempt).order_by("step"))
-    names: list[str] = []
-    for row in rows:
-        names += [name for name, value in row.metrics.items() if name not in names and not _is_table(value)]
-    table = [
-        {"evaluation": row, "values": [row.metrics.get(name) for name in names], "confusion": _confusion(row, job)}
-        for row in rows
-    ]
-    best = max((row for row in rows if row.best), key=lambda row: row.step, default=None)
-    baselines = job.dataset.statistics.get("baselines") if job.dataset else None
-    accuracy = from_json_number(best.metrics.get("accuracy")) if best else None
-    beaten_by = max((value for value in (baselines or {}).values()), default=None)
-    return {
-        "evaluations": table,
-        "metric_names": names,
-        "best": best,
-        "best_confusion": _confusion(best, job) if best else None,
-        "baselines": baselines,
-        "accuracy": accuracy,
-        "not_beaten": (
-            accuracy is not None
-            and beaten_by is not None
-            and not accuracy > beaten_by
-            and attempt.settings.get("model", {}).get("source") == "scratch"
-        ),
-    }
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, (dict, list))
-
-
-def _confusion(evaluation: Evaluation, job: Job) -> list[dict[str, Any]] | None:
-    """Rows of [true label][predicted label] counts, if the recipe reports them."""
-    counts = evaluation.metrics.get("confusion")
-    if not isinstance(counts, list):
-        return None
-    labels = [str(label) for label in job.dataset.labels] if job.dataset else []
-    labels += [str(index) for index in range(len(labels), len(counts))]
-    return [
-        {"label": label, "counts": row, "index": index}
-        for index, (label, row) in enumerate(zip(labels, counts, strict=False))
-    ]
 
 
 def _configuration(job: Job, attempt: Attempt) -> dict[str, Any]:
@@ -181,7 +139,11 @@ def _attempts(job: Job, attempt: Attempt) -> dict[str, Any]:
 
 def _ranks(job: Job, attempt: Attempt) -> dict[str, Any]:
     states = attempt.rank_states or {}
-    return {"rank_states": [(int(rank), states[rank]) for rank in sorted(states, key=int)]}
+    return {
+        "rank_states": [
+            (int(rank), states[rank], attempt.peak_memory.get(f"rank{rank}")) for rank in sorted(states, key=int)
+        ]
+    }
 
 
 def _checkpoints(job: Job, attempt: Attempt) -> dict[str, Any]:
@@ -204,12 +166,16 @@ PARTS: dict[str, Callable[[Job, Attempt], dict[str, Any]]] = {
     "status": _status,
     "numbers": _numbers,
     "dry_run": dry_run.part,
-    "evaluations": _evaluations,
+    "evaluations": results.evaluations_part,
+    "confusion": results.confusion_part,
     "events": _events,
     "ranks": _ranks,
     "attempts": _attempts,
     "artifacts": _artifacts,
     "try": trials.part,
+    "notes": life.notes_part,
+    "storage": life.storage_part,
     "checkpoints": _checkpoints,
     "configuration": _configuration,
+    "environment": reproduction.part,
 }

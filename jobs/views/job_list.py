@@ -13,11 +13,12 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from jobs import tags
 from jobs.dry_run import STEPS
 from jobs.health import Health, Progress, health, progress
 from jobs.models import END_REASON_CHOICES, STATUS_CHOICES, Attempt, Job
 from jobs.views.rows import Asked, whole_number
-from workers.contract.states import ACTIVE
+from workers.contract.states import ACTIVE, ENDED
 
 PER_PAGE = 25
 SORTS = {
@@ -51,9 +52,13 @@ def job_list(request: Asked) -> HttpResponse:
     kind = request.GET.get("kind", "")
     if kind != "all":
         jobs = jobs.filter(dry_run=kind == "dry")
+    # So have archived ones.
+    shelf = request.GET.get("shelf", "")
+    if shelf != "all":
+        jobs = jobs.filter(archived_at__isnull=shelf != "archived")
     # No column of PostgreSQL holds a NUL, nor may one be looked for.
-    text, status, reason, owner = (
-        request.GET.get(name, "").replace("\0", "").strip() for name in ("q", "status", "reason", "owner")
+    text, status, reason, owner, tag = (
+        request.GET.get(name, "").replace("\0", "").strip() for name in ("q", "status", "reason", "owner", "tag")
     )
     if status == "active":
         jobs = jobs.filter(status__in=[s.value for s in ACTIVE])
@@ -63,6 +68,8 @@ def job_list(request: Asked) -> HttpResponse:
         jobs = jobs.filter(end_reason=reason)
     if owner and request.user.is_staff:
         jobs = jobs.filter(owner__username=owner)
+    if tag:
+        jobs = jobs.filter(tags__name=tag)
     if text:
         found = Q(name__icontains=text) | Q(dataset__name__icontains=text)
         jobs = jobs.filter(found | Q(pk=whole_number(text.lstrip("#"), 0)))
@@ -70,23 +77,24 @@ def job_list(request: Asked) -> HttpResponse:
     sort = request.GET.get("sort", "-id")
     order = SORTS.get(sort.lstrip("-"), SORTS["id"])
     jobs = jobs.order_by(*(f"-{name}" if sort.startswith("-") else name for name in order))
-    page = Paginator(jobs.select_related("owner", "dataset", "newest__start_from"), PER_PAGE).get_page(
-        request.GET.get("page")
-    )
+    shown = jobs.select_related("owner", "dataset", "newest__start_from").prefetch_related("tags")
+    page = Paginator(shown, PER_PAGE).get_page(request.GET.get("page"))
     rows = [_row(job) for job in page]
     context = {
         "page": page,
         "rows": rows,
         "any": total,
         "sort": sort,
-        "filtered": bool(text or status or reason or owner or kind),
+        "filtered": bool(text or status or reason or owner or kind or shelf or tag),
         "live": any(job.status in ACTIVE for job in page),
         "statuses": STATUS_CHOICES,
         "reasons": END_REASON_CHOICES,
         "query": request.GET,
+        "ended": [s.value for s in ENDED],
     }
     if request.htmx:
         return render(request, "jobs/list_table.html", context)
+    context["tags"] = tags.known(request.user)
     if request.user.is_staff:
         context["owners"] = User.objects.filter(jobs__isnull=False).distinct().order_by("username")
     return render(request, "jobs/list.html", context)

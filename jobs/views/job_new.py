@@ -18,13 +18,15 @@ from django.views.decorators.http import require_http_methods, require_POST
 from jobs import checks, dry_run, job_file, limits, services
 from jobs.forms import SettingsForm
 from jobs.models import Dataset, Job
-from jobs.views.rows import Asked, job_for, whole_number
+from jobs.views.rows import Asked, attempt_of, job_for, whole_number
 from workers.contract.checks import Finding
 from workers.recipes.registry import RECIPES, Recipe
 
 MODES = ("basic", "full")
 # The newest of them; others are named in a job file.
 JOBS_OFFERED = 200
+# Datasets that the recipe cannot train on: so many are named.
+OTHERS_NAMED = 8
 
 
 @dataclass
@@ -139,11 +141,14 @@ def _draft(request: Asked) -> Draft:
         return _as_tried(tried, settings)
     like = asked.get("clone") or asked.get("from")
     if not like:
-        return Draft(_recipe(asked.get("recipe")), dataset=dataset)
+        return Draft(
+            _recipe(asked.get("recipe")) if "recipe" in asked else _recipe_for(request, dataset), dataset=dataset
+        )
     job = job_for(request, whole_number(like, 0))
     if job.newest is None or job.recipe not in RECIPES:
         return Draft(_recipe(None))
-    settings = job.newest.settings
+    # Of a certain attempt, if one is named.
+    settings = attempt_of(job, asked.get("attempt")).settings
     if asked.get("clone"):
         name = _("%(name)s, again") % {"name": job.name}
     else:
@@ -158,6 +163,13 @@ def _as_tried(tried: Job, settings: dict[str, Any]) -> Draft:
 
 def _recipe(name: str | None) -> Recipe:
     return RECIPES.get(name or "") or next(iter(RECIPES.values()))
+
+
+def _recipe_for(request: Asked, dataset: int) -> Recipe:
+    """The first that can train on it."""
+    chosen = Dataset.objects.visible_to(request.user).filter(pk=dataset).first()
+    fitting = (one for one in RECIPES.values() if chosen is not None and one.dataset_kind == chosen.kind)
+    return next(fitting, _recipe(None))
 
 
 def _form(request: Asked, draft: Draft, *, fill: bool) -> SettingsForm:
@@ -183,11 +195,17 @@ def _page(request: Asked, form: SettingsForm, draft: Draft, failed: str = "") ->
     mode = request.GET.get("mode")
     if mode in MODES:
         request.session["form_mode"] = mode
+    ready = Dataset.objects.visible_to(request.user).ready().order_by("name", "-id")
     context = _check(request, form, draft) | {
         "form": form,
         "recipe": draft.recipe,
         "recipes": list(RECIPES.values()),
-        "datasets": Dataset.objects.visible_to(request.user).ready().order_by("name", "-id"),
+        "datasets": ready.for_recipe(draft.recipe),
+        "kind": Dataset.Kind(draft.recipe.dataset_kind).label,
+        "of_other_kinds": [
+            {"name": dataset.name, "kind": dataset.get_kind_display()}
+            for dataset in ready.exclude(kind=draft.recipe.dataset_kind)[:OTHERS_NAMED]
+        ],
         "given": {"name": draft.name, "dataset": draft.dataset},
         "cloned_from": draft.cloned_from,
         "errors": draft.errors,
@@ -201,24 +219,21 @@ def _check(request: Asked, form: SettingsForm, draft: Draft) -> dict[str, Any]:
     """What would be submitted, and what speaks against it."""
     findings: list[Finding] = []
     complaints: dict[str, str] = {}
-    dataset = _dataset(request, draft)
+    dataset, needs = _dataset(request, draft), None
     try:
         checked = services.validated(draft.recipe.name, form.raw())
-        findings = checks.findings(draft.recipe.name, checked, dataset, request.user, draft.cloned_from)
+        of_job = (draft.recipe.name, checked, dataset, request.user, draft.cloned_from)
+        findings, needs = checks.findings(*of_job), checks.estimate(*of_job)
         complaints = limits.against(request.user, settings=checked.model_dump(mode="json"), priority=0)
     except services.Refused as refused:
         complaints = refused.errors
-    said = [(finding, checks.in_words(finding)) for finding in findings]
-    warnings = [pair for pair in said if pair[0].level == "warning"]
-    shown = request.POST.getlist("shown")
-    return {
+    said = checks.judged(findings, request.POST)
+    return said | {
         "complaints": [(form.title_of(name), text) for name, text in complaints.items()],
-        "blocking": [pair for pair in said if pair[0].level == "error"],
-        "warnings": warnings,
-        # Consent to a warning that the page had not shown is none.
-        "anyway": bool(request.POST.get("anyway")) and all(pair[0].code in shown for pair in warnings),
+        "needs": needs,
+        "needs_unknown": needs is None and not complaints and checks.estimates(draft.recipe.name),
         "yaml": _as_yaml(request, form, draft),
-        "command": _command(request, draft, bool(warnings)),
+        "command": _command(request, draft, bool(said["warnings"])),
     }
 
 

@@ -76,7 +76,7 @@ def job_log_download(request: Asked, pk: int) -> HttpResponseBase:
     attempt = attempt_of(job, request.GET.get("attempt"))
     rank = whole_number(request.GET.get("log_rank"), 0)
     size = _size(attempt, rank)
-    if not size:
+    if not size or attempt.log_removed_at is not None:
         raise Http404
 
     def read(offset: int, length: int) -> bytes:

@@ -130,7 +130,14 @@ def start(job: Job, place: Host | None = None, *, total: int = 980) -> Attempt:
         "device": "cpu",
     }
     attempt.rank_states = {str(rank): {"pid": 4711 + rank} for rank in range(attempt.devices_per_node)}
-    attempt.environment = {"paddlepaddle": "3.3.1", "paddlenlp": "2.8.1", "python": "3.11.7", "device": "cpu"}
+    versions = {"evenkeel": "0.1.0", "python": "3.11.7", "paddlepaddle": "3.3.1", "paddlenlp": "2.8.1", "numpy": "1.26.4"}
+    device = {"index": 0, "kind": "cpu", "name": "Example CPU", "memory_bytes": 12 * 2**30, "compute_capability": None}
+    machine = {"os": "Debian GNU/Linux 12 (bookworm)", "kernel": "6.1.0-18-amd64", "architecture": "x86_64"}
+    machine |= {"cpu": "Example CPU", "cpus": 2, "memory_bytes": 24 * 2**30, "devices": [device]}
+    code = {"revision": "3f786850e387550fdab836ed7e6dc881de23001b", "modified": attempt.number > 1}
+    node = {"host": "cpu-1", "devices": [0, 1], "versions": versions, "machine": machine, "code": code}
+    trainer = {"paddle": "3.3.1", "cuda": None, "cudnn": None, "nccl": None, "flags": {"OMP_NUM_THREADS": "1"}}
+    attempt.environment = {"nodes": {"0": node}, "trainer": trainer}
     attempt.save()
     return attempt
 

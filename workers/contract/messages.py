@@ -230,7 +230,7 @@ class AttemptBeat(_Frozen):
 # Every line is an object with "kind" and "at" (ISO 8601, UTC); the rest is per kind:
 #
 # report (supervisor)
-#   claimed              node, host, pid, devices, versions{}
+#   claimed              node, host, pid, devices, versions{}, machine{}, code{}   (workers/environment.py)
 #   refused              node, host, detail          (nothing was started; the placement is free again)
 #   started              node, launcher_pid
 #   running              node                        (every rank of the node is ready)
@@ -254,6 +254,7 @@ class AttemptBeat(_Frozen):
 #   plan                 total_steps, steps_per_epoch, epochs, max_steps|null, global_batch, world_size, train_rows, dev_rows,
 #                        parameters, precision, emulated, device, best_by (the main metric), lower_is_better (bool),
 #                        baselines{name: value of best_by on dev}
+#   environment          paddle, cuda|null, cudnn|null, nccl|null, flags{}   (workers/trainer/environment.py)
 #   evaluation           step, applied, epoch, metrics{}, seconds, best (bool)
 #                        (metrics{train{}}: the same numbers over a fixed sample of the training rows)
 #   worst                step, of (dev rows), rows[{row (from 1), loss, what the recipe shows}]   (worst first)

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from workers import host
+from workers import environment, host
 from workers.config import Config
 from workers.contract.messages import AttemptSpec, Kind, Request
 from workers.contract.states import EndReason
@@ -27,6 +27,7 @@ from workers.supervisor.prepare import Preparation
 from workers.supervisor.publish import Publisher
 from workers.supervisor.relay import Relay, ranks_of, sources
 from workers.supervisor.report import Report
+from workers.supervisor.sampler import Sampler
 from workers.supervisor.verdict import Facts, RankExit, first_to_fail, judge
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -145,12 +146,13 @@ class Supervisor:
                 host=self.config.host_name,
                 pid=os.getpid(),
                 devices=self.spec.devices,
-                versions=host.versions(gpu=self.spec.device_kind == "gpu"),
+                **environment.of_host(self.spec, self.config),
             )
             self.prepare()
             if not self.must_stop():
                 self.launch()
             if self.launcher_pid is not None:
+                self.sampler.start()
                 self.watch()
         except OSError as error:
             if error.errno not in DISK_FULL:
@@ -184,6 +186,7 @@ class Supervisor:
         self.streams = sources(self.folder, self.spec, self.config.log_cap_bytes, self.report_base)
         self.relay = Relay(self.streams, self.spec, redis_url, name)
         self.publisher = Publisher(self.folder, self.spec, self.config.storage_root, self.report)
+        self.sampler = Sampler(self.folder, self.spec, self.world, self.config.scratch_root)
 
     def take_ballast(self) -> None:
         with self.folder.ballast.open("wb") as file:
@@ -262,6 +265,7 @@ class Supervisor:
 
     def end(self) -> None:
         self.lifeline.stage = "stopping"
+        self.sampler.stop()
         self.stop_processes()
         self.folder.ballast.unlink(missing_ok=True)
         self.enter("stopping")

@@ -54,7 +54,7 @@ def test_from_the_queue_to_the_end(
     assert (attempt.attempted, attempt.applied, attempt.skipped, attempt.clipped, attempt.non_finite) == (4, 2, 2, 1, 1)
     assert attempt.newest_record["step"] == 4 and attempt.newest_record["skips_in_a_row"] == 0
     assert attempt.rank_states == {"0": {"pid": 99}}
-    assert attempt.environment["paddlepaddle"] == "3.3.1"
+    assert attempt.environment["nodes"]["0"]["versions"]["paddlepaddle"] == "3.3.1"
     assert list(read.lines(attempt, 0)) == stored
     assert bytes(LogChunk.objects.get().body).decode() == "训练 begins\n"
     assert client.xlen(TELEMETRY_STREAM) == 0

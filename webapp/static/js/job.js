@@ -8,14 +8,15 @@
   const state = document.getElementById("live-state");
   // Sections by what an announcement calls the change.
   const sections = {
-    status: ["status", "numbers", "dry_run", "attempts", "ranks", "events", "checkpoints"],
+    status: ["status", "numbers", "evaluations", "dry_run", "attempts", "ranks", "events", "checkpoints", "storage", "environment"],
     steps: ["status", "numbers", "dry_run", "attempts"],
     events: ["events", "dry_run", "checkpoints"],
-    evaluations: ["evaluations"],
+    evaluations: ["evaluations", "confusion", "worst"],
     log: ["log"],
     ranks: ["ranks"],
     artifacts: ["artifacts", "try"],
     checkpoints: ["checkpoints"],
+    devices: [],
   };
   const POLL_MS = 3000;
   // Numbers that every step changes need not be fetched as often as the charts move.
@@ -46,8 +47,13 @@
     if (wanted.delete("log") && logFollows()) htmx.trigger("#log", "refresh");
     // Nor is a box taken away in which somebody types.
     if (document.getElementById("id_try")) wanted.delete("try");
+    // And a section in which somebody is typing waits.
+    const typing = document.activeElement?.closest("[data-typing]");
+    for (const id of [...wanted]) if (typing && document.getElementById(id)?.contains(typing)) wanted.delete(id);
     for (const id of wanted) if (document.getElementById(id)) htmx.trigger(`#${id}`, "refresh");
     if (names.includes("evaluations")) reload();
+    // js/devices.js draws these.
+    if (names.includes("devices")) document.dispatchEvent(new Event("devices"));
   }
 
   function logFollows() {
