@@ -93,22 +93,25 @@ def queued_of(user: User) -> int:
 
 
 def stored_bytes(user: User) -> int:
-    """Of datasets, uploads that are not yet checked included, checkpoints and results on the shared storage."""
-    kept = Checkpoint.objects.filter(attempt__job__owner=user, removed_at__isnull=True)
-    results = Artifact.objects.filter(attempt__job__owner=user)
-    # A result is there twice: as a folder, and as one file for download.
-    return dataset_bytes(user) + _sum(kept) + 2 * _sum(results)
+    return stored_bytes_of([user.pk]).get(user.pk, 0)
 
 
-def dataset_bytes(user: User) -> int:
-    datasets = Dataset.objects.filter(owner=user)
-    waiting = datasets.exclude(state=Dataset.State.READY).values_list("source", flat=True)
-    uploads: int = sum(file["bytes"] for source in waiting for file in source.get("files", []) if "key" in file)
-    return _sum(datasets) + uploads
-
-
-def _sum(rows: Any) -> int:
-    total: int = rows.aggregate(total=Sum("bytes"))["total"] or 0
+def stored_bytes_of(users: Collection[int]) -> dict[int, int]:
+    """Datasets, uploads that are not yet checked included, checkpoints and results on the shared storage."""
+    total: dict[int, int] = dict.fromkeys(users, 0)
+    kept = Checkpoint.objects.filter(attempt__job__owner__in=users, removed_at__isnull=True)
+    results = Artifact.objects.filter(attempt__job__owner__in=users)
+    datasets = Dataset.objects.filter(owner__in=users)
+    for rows, owner, times in (
+        (datasets, "owner", 1),
+        (kept, "attempt__job__owner", 1),
+        # A result is there twice: as a folder, and as one file for download.
+        (results, "attempt__job__owner", 2),
+    ):
+        for user, size in rows.order_by().values_list(owner).annotate(Sum("bytes")):
+            total[user] += times * size
+    for user, source in datasets.exclude(state=Dataset.State.READY).values_list("owner", "source"):
+        total[user] += sum(file["bytes"] for file in source.get("files", []) if "key" in file)
     return total
 
 

@@ -71,6 +71,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "jobs.middleware.AccountMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -146,6 +147,9 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 LOGIN_URL = "login"
+# After so many refused logins of one name from one address nothing is tried for so long: jobs/throttle.py.
+LOGIN_FAILURES = env.integer("LOGIN_FAILURES", 8)
+LOGIN_LOCK_S = env.number("LOGIN_LOCK_S", 900.0)
 LOGIN_REDIRECT_URL = "job_list"
 LOGOUT_REDIRECT_URL = "login"
 
@@ -183,8 +187,12 @@ HTTPS = env.boolean("HTTPS", False)
 # Only behind a proxy that knows X-Accel-Redirect: web then checks who asks, and the proxy sends the file.
 PROXY_DOWNLOADS = env.boolean("PROXY_DOWNLOADS", False)
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
-SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = HTTPS
+# The page's scripts read the token of CSRF from forms, so no script needs any cookie.
+SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = LANGUAGE_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = LANGUAGE_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_AGE = env.integer("SESSION_AGE_S", 14 * 86400)
+LANGUAGE_COOKIE_AGE = 365 * 86400
 X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import redis
+from django.contrib.sessions.backends.db import SessionStore
 from django.db import DatabaseError, InterfaceError, connection
 from kombu.exceptions import OperationalError as BrokerError
 from redis.exceptions import RedisError
 
-from jobs import bus, retention
+from jobs import bus, retention, throttle
 from jobs.controller import datasets, place, prune, remove, settle, trials
 from jobs.controller.hosts import Hosts
 from jobs.controller.ingest import Ingest, MovedElsewhere
@@ -30,6 +31,12 @@ logger = logging.getLogger(__name__)
 # How long the loop sleeps when nothing wakes it. An entry in the stream does, at once.
 IDLE_S = 0.1
 AWAY_S = 1.0
+
+
+def _forget() -> None:
+    """What is only of use for a while: refused logins, and sessions that have run out."""
+    throttle.prune()
+    SessionStore.clear_expired()
 
 
 @dataclass
@@ -77,6 +84,7 @@ class Controller:
             # Somebody sits and waits for these.
             Action("trials", 0.2, lambda: self.trials.run(self.clock())),
             Action("tidy", 600.0, datasets.tidy),
+            Action("forget", 3600.0, _forget),
             Action("tidy trials", 600.0, trials.tidy),
         ]
 
