@@ -71,7 +71,7 @@ class Checks:
         progress = _progress(folder / PROGRESS)
         if progress is not None and progress.number == dataset.check_try and progress.seq != heard.seq:
             self._heard[dataset.check_uid, dataset.check_try] = _Heard(progress.seq, now)
-            said = progress.model_dump(mode="json", include={"stage", "done", "total", "host"})
+            said = progress.model_dump(mode="json", include={"stage", "done", "total", "host", "left_s"})
             if said != dataset.check_progress:
                 _mine(dataset).update(check_progress=said, check_host=progress.host)
         elif now - heard.at > SILENT_S:

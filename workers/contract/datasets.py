@@ -40,8 +40,28 @@ class _Frozen(BaseModel):
 Kind = Literal["texts", "sequences"]
 
 
+class SequenceReading(_Frozen):
+    """How numeric sequences are read. What is written has one line per sequence:
+
+    {"id": "17", "features": {"amount": [3.5, …], …}, "target": 1.25 or "label": "fraud"}
+    """
+
+    layout: Literal["steps", "columns", "lists"] = Field(
+        "steps",
+        description="a row is a time step, and a column says of which sequence; or a row is a sequence, of which either "
+        "columns are the time steps, or a column has all values as a JSON list",
+    )
+    id_column: str = Field("", max_length=100, description="of the sequence; needed where a row is a time step")
+    order_column: str = Field(
+        "", max_length=100, description="time steps by this number or time; empty: as in the file"
+    )
+    features: list[str] = Field([], max_length=1000, description="columns; of layout “columns” the time steps in order")
+    target: Literal["number", "label", "none"] = "none"
+    target_column: str = Field("", max_length=100)
+
+
 class Reading(_Frozen):
-    """How the files are read: form, columns, labels, split. What is written has the columns “text” and “label”."""
+    """How the files are read: form, columns, labels, split. What is written of texts has the columns “text” and “label”."""
 
     kind: Kind = "texts"
     format: Literal["table", "jsonl"] = "jsonl"
@@ -57,6 +77,7 @@ class Reading(_Frozen):
     dev_fraction: float = Field(0.1, gt=0, lt=1, description="of each label, when the split is not given")
     seed: int = Field(2026, ge=0, lt=2**63)
     leave_out: bool = Field(False, description="rows with errors are left out instead of refusing the dataset")
+    sequences: SequenceReading = SequenceReading()
 
 
 class SourceFile(_Frozen):
@@ -103,7 +124,7 @@ class Finding(_Frozen):
 
 
 class Progress(_Frozen):
-    """`seq` counts up while the check lives."""
+    """`seq` counts up while the check lives. `left_s` is for this stage, at its pace so far."""
 
     number: int
     seq: int
@@ -111,6 +132,7 @@ class Progress(_Frozen):
     stage: str
     done: int = 0
     total: int = 0
+    left_s: float | None = None
 
 
 class CheckResult(_Frozen):

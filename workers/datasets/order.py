@@ -24,9 +24,10 @@ class Order(BaseModel):
     time_limit_s: float
 
 
-def write_progress(stage: str, order: Order, seq: int, done: int = 0, total: int = 0) -> None:
+def write_progress(stage: str, order: Order, seq: int, **more: Any) -> None:
+    """`more` has the other fields of Progress."""
     folder = order.storage_root / check_key(order.spec.uid)
-    said = Progress(number=order.spec.number, seq=seq, host=order.host, stage=stage, done=done, total=total)
+    said = Progress(number=order.spec.number, seq=seq, host=order.host, stage=stage, **more)
     if folder.is_dir():
         atomic_write_json(folder / PROGRESS, said.model_dump(mode="json"))
 
