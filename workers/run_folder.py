@@ -95,6 +95,10 @@ class RunFolder:
     def report(self) -> Path:
         return self.spool / "report.jsonl"
 
+    @property
+    def devices(self) -> Path:
+        return self.spool / "devices.jsonl"
+
     def steps(self, rank: int) -> Path:
         return self.spool / f"steps-rank{rank}.jsonl"
 

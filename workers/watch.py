@@ -47,6 +47,7 @@ class HostThreads:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._devices = host.devices(config)
+        self._usage = host.Usage(self._devices)
         self._boot = uuid.uuid4().hex
         self._seq = 0
         self._redis = connect(config.redis_url)
@@ -78,7 +79,8 @@ class HostThreads:
 
     def beat(self) -> None:
         self._seq += 1
-        beat = host.beat(self._config, self._devices, self._boot, self._seq, live_attempts(self._config))
+        attempts, used = live_attempts(self._config), self._usage.now()
+        beat = host.beat(self._config, self._devices, self._boot, self._seq, attempts, used)
         self._redis.set(host_key(beat.name), beat.model_dump_json(), ex=_BEAT_KEPT_S)
 
     def watch(self) -> None:

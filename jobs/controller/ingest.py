@@ -24,7 +24,7 @@ import redis
 from django.db import DataError, Error, IntegrityError, ProgrammingError, connection, transaction
 from redis.exceptions import RedisError
 
-from jobs import bus, logs
+from jobs import bus, device_samples, logs
 from jobs.controller import reports, steps
 from jobs.controller.cursor import accept
 from jobs.models import Attempt, Cursor, JobEvent
@@ -193,7 +193,7 @@ def _streams(
     for entry in entries:
         if entry.attempt not in attempts:
             continue
-        if entry.kind in (Kind.STEPS, Kind.LOG):
+        if entry.kind in (Kind.STEPS, Kind.LOG, Kind.DEVICES):
             whole[entry.attempt, entry.rank, entry.kind].append((entry.offset, entry.body))
         else:
             said.append(entry)
@@ -210,6 +210,8 @@ def _take(attempt: Attempt, cursor: Cursor, kind: Kind, body: bytes) -> set[str]
         logs.append(attempt.pk, cursor.rank, offset, body)
         changed = {"log"}
         cursor.lines += body.count(b"\n")
+    elif kind is Kind.DEVICES:
+        changed = _take_devices(attempt, cursor, body)
     elif kind is Kind.STEPS:
         changed = _take_steps(attempt, cursor, body)
     else:
@@ -242,6 +244,20 @@ def _take_steps(attempt: Attempt, cursor: Cursor, body: bytes) -> set[str]:
         cursor.lines += len(matrix)
         _not_applied(attempt, cursor, Kind.STEPS, cursor.offset, error)
         return {"steps", "events"}
+
+
+def _take_devices(attempt: Attempt, cursor: Cursor, body: bytes) -> set[str]:
+    cursor.lines += body.count(b"\n")
+    try:
+        with transaction.atomic():
+            device_samples.append(attempt, -1 - cursor.rank, body)
+    except Exception as error:
+        if _is_the_databases(error):
+            raise
+        # A gap in a chart, and no event of the job's.
+        logger.exception("%s %d/devices at %d is passed over", attempt, cursor.rank, cursor.offset)
+        return set()
+    return {"devices"}
 
 
 def _take_lines(attempt: Attempt, cursor: Cursor, body: bytes) -> set[str]:

@@ -31,12 +31,14 @@ def _described(host: Any, request: Asked) -> dict[str, Any]:
         for index in placement.devices:
             holders[index] = placement
     devices = []
+    gpus = {gpu["index"]: gpu for gpu in host.usage.get("gpus", [])}
     for device in host.devices:
         placement = holders.get(device["index"])
         job = placement.attempt.job if placement else None
         # Whose job it is, is told to those who may see it; the rest learn that the device is taken.
         mine = job is not None and (request.user.is_staff or job.owner_id == request.user.pk)
-        devices.append({"device": device, "placement": placement, "job": job if mine else None})
+        usage = gpus.get(device["index"]) if device["kind"] == "gpu" else None
+        devices.append({"device": device, "placement": placement, "job": job if mine else None, "usage": usage})
     if any(placement.quarantined for placement in host.held):
         state = "quarantine"
     elif not host.online:

@@ -200,6 +200,7 @@ class Attempt:
         """What should be stored: every stream's file on the host."""
         own = -1 - self.spec.node
         paths = {f"{own}/report": self.folder.report, f"{own}/log": self.folder.launcher_log}
+        paths[f"{own}/devices"] = self.folder.devices
         first = self.spec.node * len(self.spec.devices)
         for rank in range(first, first + len(self.spec.devices)):
             paths[f"{rank}/steps"] = self.folder.steps(rank)

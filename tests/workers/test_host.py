@@ -52,10 +52,12 @@ def test_gpus_that_are_not_there_are_an_error(config: Config, monkeypatch: pytes
 
 
 def test_the_beat_describes_the_host(config: Config) -> None:
-    beat = host.beat(config, host.devices(config), "boot", 4, ["a"])
+    devices = host.devices(config)
+    beat = host.beat(config, devices, "boot", 4, ["a"], host.Usage(devices).now())
     assert (beat.seq, beat.attempts, len(beat.devices)) == (4, ["a"], 3)
     assert beat.disk_total_bytes > beat.disk_free_bytes > 0
-    assert beat.memory_total_bytes > 0
+    assert beat.memory_total_bytes > (beat.usage.memory_available_bytes or 0) > 0
+    assert beat.usage.gpus == []
     assert beat.versions["paddlepaddle"].startswith("3.")
     assert beat.address == "127.0.0.1"
 

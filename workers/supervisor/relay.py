@@ -149,6 +149,7 @@ def sources(folder: RunFolder, spec: AttemptSpec, log_cap_bytes: int, report_bas
     found = [
         Source(own, Kind.REPORT, folder.report, base=report_base),
         Source(own, Kind.LOG, folder.launcher_log, log_cap_bytes),
+        Source(own, Kind.DEVICES, folder.devices),
     ]
     for rank in ranks_of(spec):
         found.append(Source(rank, Kind.EVENTS, folder.events(rank)))
