@@ -160,7 +160,7 @@ def memory_bytes(settings: Any, count: int) -> float:
             (known.hidden, known.layers, known.heads) if known else (model.hidden_size, model.layers, model.heads)
         )
         length = settings.data.max_length
-        value = 4 if str(settings.precision.mode) == "float32" else 2
+        value = 4 if str(settings.precision.mode) in ("float32", "auto") else 2
         needed += value / 2 * layers * settings.training.batch_size * length * (34 * width + 5 * heads * length)
     return float(needed)
 
@@ -260,7 +260,7 @@ def precision_fits_devices(settings: Any, facts: Facts) -> Iterator[Finding]:
 
 def loss_scaling_is_used(settings: Any, facts: Facts) -> Iterator[Finding]:
     mode = str(settings.precision.mode)
-    if mode != "fp16" and settings.loss_scaling != type(settings.loss_scaling)():
+    if mode not in ("fp16", "auto") and settings.loss_scaling != type(settings.loss_scaling)():
         yield Finding(
             "Loss scaling was changed, but it is used with fp16 only; with %(mode)s it does nothing. Choose fp16, or set "
             "loss scaling back to its defaults.",

@@ -14,6 +14,7 @@ class Precision(str, Enum):
     FLOAT32 = "float32"
     FP16 = "fp16"
     BF16 = "bf16"
+    AUTO = "auto"
 
     def __str__(self) -> str:
         return self.value
@@ -237,16 +238,63 @@ class ClippingSettings(SettingsGroup):
         return self
 
 
+class AmpLevel(str, Enum):
+    O1 = "O1"
+    O2 = "O2"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 class PrecisionSettings(SettingsGroup):
-    """Number format of the forward and backward pass (AMP level O1: weights stay float32)."""
+    """Number format of the forward and backward pass. On CPU half precision is emulated, and records say so."""
 
     mode: Precision = setting(
         Precision.FLOAT32,
         "Precision",
         "fp16 needs loss scaling and a GPU of compute capability 7.0 or higher; bf16 needs 8.0. "
-        "On CPU both are emulated by rounding the outputs of layers.",
+        "On CPU both are emulated by rounding the outputs of layers. auto: bf16 or fp16 as the GPU allows, float32 on CPU.",
         basic=True,
     )
+    level: AmpLevel = setting(
+        AmpLevel.O1,
+        "AMP level",
+        "O1: weights stay float32, and operators compute in half precision where it is safe; O2: weights and nearly all "
+        "operators in half precision. On CPU O2 rounds weights, and the outputs of all layers but normalisation and embeddings.",
+    )
+    master_weights: bool = setting(
+        True,
+        "Master weights",
+        "For O2: the optimizer keeps weights in float32. Without, steps smaller than the last bit of a weight are lost.",
+    )
+    master_grad: bool = setting(
+        True,
+        "Master gradients",
+        "For O2: gradients are turned into float32 before anything is done to them. Without, fp16 gradients can overflow.",
+    )
+    white_list: str | None = setting(
+        None,
+        "In half precision",
+        "Operators, separated by commas, that always compute in half precision, such as layer_norm. On CPU only those that "
+        "are layers of their own.",
+        max_length=1000,
+    )
+    black_list: str | None = setting(
+        None,
+        "In float32",
+        "Operators, separated by commas, that never do, such as matmul_v2 or softmax; the same holds on CPU.",
+        max_length=1000,
+    )
+
+    @model_validator(mode="after")
+    def _lists_differ(self) -> PrecisionSettings:
+        white, black = (
+            {name.strip() for name in (text or "").split(",")} for text in (self.white_list, self.black_list)
+        )
+        both = (white & black) - {""}
+        if both:
+            raise Misfit("“%(names)s” cannot be on both lists.", names=", ".join(sorted(both)))
+        return self
 
 
 class LossScalingSettings(SettingsGroup):

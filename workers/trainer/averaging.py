@@ -19,8 +19,9 @@ from workers.trainer.checkpoint import Arrays
 class WeightAverage:
     """In float32, one more copy of the weights. `memory` None: there is none, and `in_place` does nothing."""
 
-    def __init__(self, named: list[tuple[str, Any]], memory: float | None) -> None:
-        self.memory, self.named = memory, named
+    def __init__(self, named: list[tuple[str, Any]], memory: float | None, masters: dict[str, Any]) -> None:
+        """`masters`: weights in float32 by Paddle's name, where the model's own are in half precision."""
+        self.memory, self.named, self.masters = memory, named, masters
         self.averages: list[Any] = []
         if memory is not None:
             self.averages = [parameter.detach().astype("float32").clone() for _, parameter in named]
@@ -32,7 +33,8 @@ class WeightAverage:
         memory = min(self.memory, (1 + applied) / (10 + applied))
         with paddle.no_grad():
             for average, (_, parameter) in zip(self.averages, self.named, strict=True):
-                average.lerp_(parameter.detach().astype("float32"), 1 - memory)
+                weight = self.masters.get(parameter.name, parameter)
+                average.lerp_(weight.detach().astype("float32"), 1 - memory)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -59,13 +59,19 @@ class Snapshot:
         return None
 
 
-def weights_of(model: Any) -> Arrays:
-    """Copies of all weights and buffers."""
-    return {name: np.array(tensor.numpy()) for name, tensor in model.state_dict().items()}
+def weights_of(model: Any, optimizer: Any = None) -> Arrays:
+    """Copies of all weights and buffers, in float32 where the model has half precision: the optimizer's own, if it is given."""
+    masters = {} if optimizer is None else optimizer._master_weights
+    return {name: _array(masters.get(tensor.name, tensor)) for name, tensor in model.state_dict().items()}
 
 
-def set_weights(model: Any, weights: Arrays) -> None:
-    """Put `weights` into the model. A difference in names or shapes is a clear error."""
+def _array(tensor: Any) -> npt.NDArray[Any]:
+    half = tensor.dtype in (paddle.float16, paddle.bfloat16)
+    return np.array((tensor.astype("float32") if half else tensor).numpy())
+
+
+def set_weights(model: Any, weights: Arrays, optimizer: Any = None) -> None:
+    """Put `weights` into the model, and into the optimizer's own copy. A difference in names or shapes is a clear error."""
     own = model.state_dict()
     for name in sorted(own.keys() | weights.keys()):
         there = list(weights[name].shape) if name in weights else "nothing"
@@ -81,14 +87,17 @@ def set_weights(model: Any, weights: Arrays) -> None:
                     here=str(here),
                 ),
             )
+    masters = {} if optimizer is None else optimizer._master_weights
     for name, tensor in own.items():
-        tensor.set_value(weights[name])
+        tensor.set_value(paddle.to_tensor(weights[name]).astype(tensor.dtype))
+        if tensor.name in masters:
+            masters[tensor.name].set_value(weights[name])
 
 
 def moments_of(model: Any, optimizer: Any) -> Arrays:
     """Copies of the optimizer's accumulators. Keyed by the weight's name in the model: Paddle's own
     parameter names come from a counter of the process."""
-    names = {parameter.name: name for name, parameter in model.named_parameters()}
+    names = {_key(optimizer, parameter): name for name, parameter in model.named_parameters()}
     return {
         f"{accumulator}/{names[parameter]}": np.array(tensor.numpy())
         for accumulator, tensors in optimizer._accumulators.items()
@@ -99,14 +108,22 @@ def moments_of(model: Any, optimizer: Any) -> Arrays:
 def set_moments(model: Any, optimizer: Any, moments: Arrays) -> None:
     if not moments:
         return
+    make_moments(optimizer, [parameter for parameter in model.parameters() if not parameter.stop_gradient])
     parameters = dict(model.named_parameters())
-    optimizer._create_accumulators(
-        paddle.base.framework.default_main_program().global_block(),
-        [parameter for parameter in parameters.values() if not parameter.stop_gradient],
-    )
     for key, array in moments.items():
         accumulator, _, name = key.partition("/")
-        optimizer._accumulators[accumulator][parameters[name].name].set_value(array)
+        optimizer._accumulators[accumulator][_key(optimizer, parameters[name])].set_value(array)
+
+
+def make_moments(optimizer: Any, parameters: list[Any]) -> None:
+    """Before the first step there are none."""
+    optimizer._create_accumulators(paddle.base.framework.default_main_program().global_block(), parameters)
+
+
+def _key(optimizer: Any, parameter: Any) -> str:
+    """By which the optimizer knows the accumulators of `parameter`."""
+    name: str = optimizer._master_weights.get(parameter.name, parameter).name
+    return name
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def _tally(
             if len(taken) == 0:
                 continue
             batch = task.batch(split, taken)
-            with caster.forward():
+            with caster.weights(), caster.forward():
                 outputs, losses = task.losses(model, batch)
             tally = tally + task.tally(outputs, losses, batch)
     return ranks.sum(np.zeros(len(task.tally_of_nothing())) + tally)

@@ -22,7 +22,7 @@ _SMALLEST = 1e-30
 
 @dataclass(frozen=True)
 class Gradients:
-    tensors: list[Any]  # float32, the very ones that the optimizer will read
+    tensors: list[Any]  # the very ones that the optimizer will read
     numbers: list[int]  # which of the parameters each belongs to
 
 
@@ -36,8 +36,8 @@ def dense(model: Any) -> None:
 def of(parameters: list[Any]) -> Gradients:
     """The gradients of those parameters that have one."""
     half, brain, single = _grads_lists(parameters)
-    if half or brain:
-        raise TypeError("gradients must be float32: weights are kept in float32 here")
+    if half or brain:  # level O2 without master gradients, on a GPU
+        single = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if any(tensor.is_selected_rows() for tensor in single):
         raise TypeError("a sparse gradient: call embedding with sparse=False, as nn.Embedding layers are made to")
     numbers = range(len(parameters))
@@ -49,7 +49,11 @@ def of(parameters: list[Any]) -> Gradients:
 def squares(gradients: Gradients) -> Any:
     """Squared L2 norm of each gradient as one tensor [n], float32, still on the device."""
     with paddle.no_grad():
-        return paddle.concat([_C_ops.squared_l2_norm(tensor) for tensor in gradients.tensors])
+        return paddle.concat([_C_ops.squared_l2_norm(_single(tensor)) for tensor in gradients.tensors])
+
+
+def _single(tensor: Any) -> Any:
+    return tensor if tensor.dtype == paddle.float32 else tensor.astype("float32")
 
 
 def norms(gradients: Gradients, read: Any) -> Floats:

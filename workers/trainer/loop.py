@@ -127,13 +127,14 @@ def train(run: Run) -> EndReason:
         lr = run.schedule.rate(progress.applied)
         scale = scaler.value
         own_loss = paddle.zeros([])
-        for i, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
-            with ranks.without_sync(run.parallel, apart or i < len(batches) - 1):
-                with run.caster.forward():
-                    _, losses = task.losses(run.parallel, batch)
-                    loss = (losses * paddle.to_tensor(weight.astype(np.float32))).sum()
-                scaler.scale(loss * (ranks.world / (whole_weight or 1.0))).backward()
-                own_loss = own_loss + loss.detach()
+        with run.caster.weights():
+            for i, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
+                with ranks.without_sync(run.parallel, apart or i < len(batches) - 1):
+                    with run.caster.forward():
+                        _, losses = task.losses(run.parallel, batch)
+                        loss = (losses * paddle.to_tensor(weight.astype(np.float32))).sum()
+                    scaler.scale(loss * (ranks.world / (whole_weight or 1.0))).backward()
+                    own_loss = own_loss + loss.detach()
         own_norm = None
         if apart:
             own_norm = gradients.norm_of(parameters) / (scale or 1.0)
@@ -175,6 +176,7 @@ def train(run: Run) -> EndReason:
             optimizer.set_lr(lr)
             scaler.step(optimizer)
             progress.applied += 1  # which moves the schedule
+            run.caster.after_step()
             run.average.follow(progress.applied)
         else:
             scaler.skip()
@@ -440,7 +442,7 @@ def snapshot_of(run: Run) -> Snapshot:
         "versions": {"paddle": paddle.__version__, "numpy": np.__version__},
     }
     return Snapshot(
-        checkpoint.weights_of(run.model),
+        checkpoint.weights_of(run.model, run.optimizer),
         checkpoint.moments_of(run.model, run.optimizer),
         run.average.state(),
         run.best_weights,

@@ -1,9 +1,10 @@
-"""AMP level O1: the forward's number format, and Paddle's loss scaler with a floor and a ceiling.
+"""AMP: the forward's number format, and Paddle's loss scaler with a floor and a ceiling.
 
-On CPU Paddle's auto_cast does nothing and its scaler refuses to be enabled. There the outputs of the
-layers that O1 would compute in half precision are rounded to it (and so are the gradients that come
-back through them), and the scaler is enabled all the same: overflow, skip, back-off and growth are
-then real, though the arithmetic inside a layer is float32. Records say `emulated`.
+On CPU Paddle's auto_cast and decorate do nothing and its scaler refuses to be enabled. There the outputs of the layers
+that would compute in half precision are rounded to it (and so are the gradients that come back through them), level O2
+rounds weights and gradients as its settings say, and the scaler is enabled all the same: overflow, skip, back-off and
+growth are then real, though the arithmetic inside a layer is float32. Records say `emulated`. docs/precision.md has the
+table of what runs where.
 """
 
 from __future__ import annotations
@@ -16,26 +17,115 @@ import paddle
 import paddle.amp.grad_scaler as grad_scaler
 from paddle.amp.auto_cast import amp_global_state
 
-from workers.contract.training import LossScalingSettings, Precision
+from workers.contract.training import AmpLevel, LossScalingSettings, Precision, PrecisionSettings
 
 _DTYPES = {Precision.FP16: "float16", Precision.BF16: "bfloat16"}
-# Layers whose operators are on O1's white list.
-_HALF = (paddle.nn.Linear, paddle.nn.Conv1D, paddle.nn.Conv2D, paddle.nn.LSTM, paddle.nn.GRU)
+# Layers whose rounding is emulated, by the names of their operators in AMP's lists. A list that names an operator without
+# a layer of its own has no effect on CPU.
+_OPERATORS: dict[Any, frozenset[str]] = {
+    paddle.nn.Linear: frozenset({"linear", "linear_v2", "matmul", "matmul_v2"}),
+    paddle.nn.Conv1D: frozenset({"conv1d", "conv2d"}),
+    paddle.nn.Conv2D: frozenset({"conv2d"}),
+    paddle.nn.LSTM: frozenset({"rnn", "lstm"}),
+    paddle.nn.GRU: frozenset({"rnn", "gru"}),
+    paddle.nn.Embedding: frozenset({"embedding", "lookup_table_v2"}),
+    paddle.nn.LayerNorm: frozenset({"layer_norm"}),
+    paddle.nn.layer.norm._BatchNormBase: frozenset({"batch_norm"}),
+    paddle.nn.GroupNorm: frozenset({"group_norm"}),
+    paddle.nn.Softmax: frozenset({"softmax"}),
+    paddle.nn.ReLU: frozenset({"relu"}),
+    paddle.nn.GELU: frozenset({"gelu"}),
+    paddle.nn.Tanh: frozenset({"tanh"}),
+    paddle.nn.Sigmoid: frozenset({"sigmoid"}),
+    paddle.nn.Dropout: frozenset({"dropout"}),
+}
+_O1_LAYERS = (paddle.nn.Linear, paddle.nn.Conv1D, paddle.nn.Conv2D, paddle.nn.LSTM, paddle.nn.GRU)
+# What level O2 keeps in float32: Paddle's own exclusions, and embeddings, which are on its black list.
+_O2_FLOAT32 = (
+    paddle.nn.LayerNorm,
+    paddle.nn.layer.norm._BatchNormBase,
+    paddle.nn.GroupNorm,
+    paddle.nn.Softmax,
+    paddle.nn.Embedding,
+)
+
+
+def resolved(mode: Precision) -> Precision:
+    """What “auto” means on this device."""
+    if mode is not Precision.AUTO:
+        return mode
+    if paddle.get_device() == "cpu":
+        return Precision.FLOAT32
+    capability = paddle.device.cuda.get_device_capability()
+    return Precision.BF16 if capability >= (8, 0) else Precision.FP16 if capability >= (7, 0) else Precision.FLOAT32
 
 
 class Caster:
     """The number format of forward passes. `emulated` is true for half precision on CPU."""
 
-    def __init__(self, mode: Precision, model: Any) -> None:
-        self.dtype = _DTYPES.get(mode)
+    def __init__(self, settings: PrecisionSettings, model: Any) -> None:
+        self.mode, self.settings = resolved(settings.mode), settings
+        self.dtype = _DTYPES.get(self.mode)
         self.emulated = self.dtype is not None and paddle.get_device() == "cpu"
+        self.lists = {"white": _names(settings.white_list), "black": _names(settings.black_list)}
         self._hooks = self._round_outputs(model, self.dtype) if self.emulated and self.dtype else []
+        self._weights: list[Any] = []
+        if self.emulated and settings.level is AmpLevel.O2:
+            kept = {parameter.name for layer in _layers(model, _O2_FLOAT32) for parameter in layer.parameters()}
+            self._weights = [parameter for parameter in model.parameters() if parameter.name not in kept]
+            if not settings.master_weights:
+                self._round(self._weights)
+
+    def decorated(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
+        """Level O2 on a GPU: weights in half precision, and in the optimizer those in float32. Not run on a GPU yet."""
+        if self.dtype is None or self.emulated or self.settings.level is not AmpLevel.O2:
+            return model, optimizer
+        pair: tuple[Any, Any] = paddle.amp.decorate(
+            models=model,
+            optimizers=optimizer,
+            level="O2",
+            dtype=self.dtype,
+            master_weight=self.settings.master_weights,
+            master_grad=self.settings.master_grad,
+        )
+        return pair
 
     def forward(self) -> AbstractContextManager[None]:
         if self.dtype is None or self.emulated:
             return self._as_if_cast()
-        cast: AbstractContextManager[None] = paddle.amp.auto_cast(enable=True, dtype=self.dtype, level="O1")
+        cast: AbstractContextManager[None] = paddle.amp.auto_cast(
+            enable=True,
+            dtype=self.dtype,
+            level=str(self.settings.level),
+            custom_white_list=self.lists["white"] or None,
+            custom_black_list=self.lists["black"] or None,
+        )
         return cast
+
+    @contextmanager
+    def weights(self) -> Iterator[None]:
+        """Around all forward and backward passes of a step: under an emulated O2 they see weights in half precision, and
+        leave gradients in it, unless the settings keep those in float32."""
+        kept = []
+        if self._weights and self.settings.master_weights:
+            kept = [weight.detach().clone() for weight in self._weights]
+            self._round(self._weights)
+        yield
+        for weight, value in zip(self._weights, kept, strict=False):
+            weight.set_value(value)
+        if self._weights and not self.settings.master_grad:
+            for weight in self._weights:
+                if weight.grad is not None:
+                    weight.grad.set_value(weight.grad.astype(self.dtype).astype("float32"))
+
+    def after_step(self) -> None:
+        """Without master weights an emulated O2 has its weights in half precision, so that small steps are lost."""
+        if self._weights and not self.settings.master_weights:
+            self._round(self._weights)
+
+    def _round(self, weights: list[Any]) -> None:
+        for weight in weights:
+            weight.set_value(weight.detach().astype(self.dtype).astype("float32"))
 
     @contextmanager
     def _as_if_cast(self) -> Iterator[None]:
@@ -50,15 +140,32 @@ class Caster:
             hook.remove()
         self._hooks = []
 
-    @staticmethod
-    def _round_outputs(model: Any, dtype: str) -> list[Any]:
+    def _round_outputs(self, model: Any, dtype: str) -> list[Any]:
         def rounded(value: Any) -> Any:
             if isinstance(value, (tuple, list)):
                 return type(value)(rounded(item) for item in value)
             return value.astype(dtype).astype("float32")  # backward rounds the gradient in the same way
 
-        layers = [layer for layer in model.sublayers(include_self=True) if isinstance(layer, _HALF)]
+        layers = [layer for layer in _layers(model, tuple(_OPERATORS)) if self._in_half(layer)]
         return [layer.register_forward_post_hook(lambda _layer, _in, out: rounded(out)) for layer in layers]
+
+    def _in_half(self, layer: Any) -> bool:
+        names = frozenset[str]().union(*(names for kind, names in _OPERATORS.items() if isinstance(layer, kind)))
+        if names & self.lists["black"]:
+            return False
+        if names & self.lists["white"]:
+            return True
+        if self.settings.level is AmpLevel.O2:
+            return not isinstance(layer, _O2_FLOAT32)
+        return isinstance(layer, _O1_LAYERS)
+
+
+def _names(listed: str | None) -> set[str]:
+    return {name.strip() for name in (listed or "").split(",") if name.strip()}
+
+
+def _layers(model: Any, kinds: tuple[Any, ...]) -> list[Any]:
+    return [layer for layer in model.sublayers(include_self=True) if isinstance(layer, kinds)]
 
 
 class LossScaler(paddle.amp.GradScaler):  # type: ignore[misc]

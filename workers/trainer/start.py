@@ -12,12 +12,14 @@ from pydantic import ValidationError
 from workers.contract.fields import SettingsGroup
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
+from workers.contract.training import Precision
 from workers.recipes.registry import recipe
-from workers.trainer import checkpoint, gradients, optimizer
+from workers.trainer import checkpoint, gradients
 from workers.trainer.averaging import WeightAverage
 from workers.trainer.clipping import Clipper
 from workers.trainer.control import ControlFile
 from workers.trainer.loop import Progress, Run, named_parameters
+from workers.trainer.optimizer import build as build_optimizer
 from workers.trainer.precision import Caster, LossScaler
 from workers.trainer.ranks import Ranks
 from workers.trainer.sampler import Position, Sampler, reseed
@@ -38,8 +40,9 @@ def start(context: Context, ranks: Ranks, events: Events) -> Run:
     model = task.build_model()
     gradients.dense(model)
     parameters = [parameter for _, parameter in named_parameters(model)]
-    caster = Caster(settings.precision.mode, model)
-    scaler = LossScaler(settings.loss_scaling, enable=settings.precision.mode == "fp16")
+    caster = Caster(settings.precision, model)
+    scaler = LossScaler(settings.loss_scaling, enable=caster.mode is Precision.FP16)
+    model, optimizer = caster.decorated(model, build_optimizer(model, settings.optimizer))
     sampler = Sampler(
         task.rows["train"], training.batch_size, training.accumulation, ranks.world, training.seed, task.lengths
     )
@@ -49,8 +52,8 @@ def start(context: Context, ranks: Ranks, events: Events) -> Run:
         model=model,
         parallel=None,
         parameters=parameters,
-        optimizer=optimizer.build(model, settings.optimizer),
-        average=WeightAverage(named_parameters(model), settings.optimizer.ema_memory),
+        optimizer=optimizer,
+        average=WeightAverage(named_parameters(model), settings.optimizer.ema_memory, optimizer._master_weights),
         caster=caster,
         scaler=scaler,
         clipper=Clipper(settings.clipping, parameters),
@@ -87,7 +90,7 @@ def _plan(run: Run) -> dict[str, Any]:
         "train_rows": run.task.rows["train"],
         "dev_rows": run.task.rows["dev"],
         "parameters": int(sum(math.prod(p.shape) for p in run.model.parameters())),
-        "precision": str(settings.precision.mode),
+        "precision": str(run.caster.mode),
         "emulated": run.caster.emulated,
         "device": run.ranks.device,
         "best_by": run.task.best_by,
@@ -116,9 +119,9 @@ def _go_on_from(run: Run) -> None:
             )
     old = _in_todays_names(state["settings"], settings)
     changed = _changed(old, settings.model_dump(mode="json"))
-    checkpoint.set_weights(run.model, saved.weights)
     if "optimizer.kind" not in changed:
         checkpoint.set_moments(run.model, run.optimizer, saved.moments)
+    checkpoint.set_weights(run.model, saved.weights, run.optimizer)
     run.average.restore(saved.average)
     run.best_weights = saved.best if run.ranks.rank == 0 else None
     run.progress = Progress(

@@ -101,7 +101,7 @@ def test_depth_counts_numbered_layers_and_what_is_around_them() -> None:
 def test_the_average_follows_the_weights_in_float32() -> None:
     paddle.seed(3)
     layer = paddle.nn.Linear(2, 2)
-    average = WeightAverage(named_parameters(layer), 0.9)
+    average = WeightAverage(named_parameters(layer), 0.9, {})
     expected = layer.weight.numpy().astype(np.float64)
     for step in range(1, 120):
         layer.weight.set_value(layer.weight.numpy() + np.float32(0.1))
@@ -120,7 +120,7 @@ def test_the_average_follows_the_weights_in_float32() -> None:
 def test_without_averaging_nothing_is_kept_and_nothing_swapped() -> None:
     layer = paddle.nn.Linear(2, 2)
     own = layer.weight.numpy()
-    average = WeightAverage(named_parameters(layer), None)
+    average = WeightAverage(named_parameters(layer), None, {})
     average.follow(1)
     with average.in_place():
         assert np.array_equal(layer.weight.numpy(), own)

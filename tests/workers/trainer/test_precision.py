@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as property_settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from workers.contract.training import LossScalingSettings, Precision
+from workers.contract.training import LossScalingSettings, Precision, PrecisionSettings
 from workers.trainer.precision import Caster, LossScaler, _cpu_allowed
 
 # Paddle converts its scale to a number in a way that NumPy deprecates.
@@ -23,6 +24,10 @@ def scaling(**changes: Any) -> LossScalingSettings:
     return LossScalingSettings.model_validate({"init_scale": 1024.0, "growth_interval": 3, **changes})
 
 
+def caster(model: Any, mode: Precision = Precision.FP16, **settings: Any) -> Caster:
+    return Caster(PrecisionSettings(mode=mode, **settings), model)
+
+
 class Step:
     """One parameter, one optimizer, and gradients of our choice."""
 
@@ -30,7 +35,7 @@ class Step:
         self.scaler = scaler
         self.layer = paddle.nn.Linear(1, 1)
         self.optimizer = paddle.optimizer.AdamW(0.1, parameters=self.layer.parameters())
-        self.caster = Caster(Precision.FP16, self.layer)
+        self.caster = caster(self.layer)
 
     def __call__(self, *, overflow: bool) -> None:
         with self.caster.forward():
@@ -116,7 +121,7 @@ def test_without_floor_and_ceiling_in_reach_it_is_paddles_own_scaler(overflows: 
     layer = paddle.nn.Linear(1, 1)
     optimizer = paddle.optimizer.SGD(0.1, parameters=layer.parameters())
     for overflow in overflows:
-        with Caster(Precision.FP16, paddle.nn.ReLU()).forward():
+        with caster(paddle.nn.ReLU()).forward():
             loss = (layer.weight * (float("inf") if overflow else 1.0)).sum() + layer.bias.sum()
         theirs.scale(loss).backward()
         theirs.step(optimizer)
@@ -163,32 +168,32 @@ def outputs(mode: Precision, values: list[float]) -> tuple[Any, Any, Caster]:
     layer.weight.set_value(np.ones((1, 1), np.float32))
     layer.bias.set_value(np.zeros(1, np.float32))
     model = paddle.nn.Sequential(layer)
-    caster = Caster(mode, model)
+    rounding = caster(model, mode)
     x = paddle.to_tensor([[value] for value in values], stop_gradient=False)
-    with caster.forward():
-        return model(x), x, caster
+    with rounding.forward():
+        return model(x), x, rounding
 
 
 def test_fp16_rounds_and_overflows_as_float16_does() -> None:
     values = [1.0001, 3.14159265, 70_000.0, 1e-8]
-    y, _, caster = outputs(Precision.FP16, values)
+    y, _, rounding = outputs(Precision.FP16, values)
     with np.errstate(over="ignore"):
         expected = np.array(values, np.float32).astype(np.float16).astype(np.float32)
     assert np.array_equal(y.numpy().ravel(), expected)
     assert np.isinf(y.numpy()[2])
-    assert caster.emulated
+    assert rounding.emulated
 
 
 def test_bf16_rounds_to_eight_bits_and_does_not_overflow_where_fp16_does() -> None:
-    y, _, caster = outputs(Precision.BF16, [1.0001, 70_000.0])
+    y, _, rounding = outputs(Precision.BF16, [1.0001, 70_000.0])
     assert y.numpy().ravel().tolist() == [1.0, 70144.0]
-    assert caster.emulated
+    assert rounding.emulated
 
 
 def test_float32_is_left_alone() -> None:
-    y, _, caster = outputs(Precision.FLOAT32, [1.0001])
+    y, _, rounding = outputs(Precision.FLOAT32, [1.0001])
     assert y.numpy()[0, 0] == np.float32(1.0001)
-    assert not caster.emulated
+    assert not rounding.emulated
 
 
 def test_gradients_that_are_scaled_too_far_overflow_on_their_way_back() -> None:
@@ -199,9 +204,94 @@ def test_gradients_that_are_scaled_too_far_overflow_on_their_way_back() -> None:
 
 def test_an_export_is_free_of_rounding() -> None:
     layer = paddle.nn.Sequential(paddle.nn.Linear(1, 1))
-    caster = Caster(Precision.FP16, layer)
+    rounding = caster(layer)
     x = paddle.to_tensor([[1e6]])
     layer[0].weight.set_value(np.ones((1, 1), np.float32))
     assert np.isinf(layer(x).numpy()).all()
-    caster.remove()
+    rounding.remove()
     assert np.isfinite(layer(x).numpy()).all()
+
+
+def test_auto_is_float32_on_cpu() -> None:
+    rounding = caster(paddle.nn.Linear(1, 1), Precision.AUTO)
+    assert rounding.mode is Precision.FLOAT32 and not rounding.emulated
+
+
+class Layers(paddle.nn.Layer):
+    """Four kinds of layers, and what came out of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.linear = paddle.nn.Embedding(4, 8), paddle.nn.Linear(8, 8)
+        self.norm, self.gelu = paddle.nn.LayerNorm(8), paddle.nn.GELU()
+
+    def forward(self, ids: Any) -> dict[str, Any]:
+        out = {"embedding": self.embedding(ids)}
+        out["linear"] = self.linear(out["embedding"])
+        out["norm"] = self.norm(out["linear"])
+        return out | {"gelu": self.gelu(out["norm"])}
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounded"),
+    [
+        ({}, {"linear"}),
+        ({"white_list": "layer_norm, gelu"}, {"linear", "norm", "gelu"}),
+        ({"black_list": "matmul_v2"}, set()),
+        ({"level": "O2"}, {"linear", "gelu"}),
+        ({"level": "O2", "black_list": "gelu", "white_list": "embedding"}, {"embedding", "linear"}),
+    ],
+)
+def test_level_and_lists_say_whose_outputs_are_in_half_precision(settings: dict[str, Any], rounded: set[str]) -> None:
+    paddle.seed(5)
+    model = Layers()
+    caster(model, **settings)
+    values = {name: value.numpy() for name, value in model(paddle.to_tensor([0, 1, 2])).items()}
+    exact = {name for name, value in values.items() if np.array_equal(value, value.astype(np.float16))}
+    assert exact == rounded
+
+
+def test_an_operator_cannot_be_on_both_lists() -> None:
+    with pytest.raises(ValidationError, match="softmax"):
+        PrecisionSettings(white_list="gelu, softmax", black_list="softmax")
+
+
+def one_weight(value: float, **settings: Any) -> tuple[Any, Caster]:
+    layer = paddle.nn.Linear(1, 1, bias_attr=False)
+    layer.weight.set_value(np.full((1, 1), value, np.float32))
+    return layer, caster(layer, level="O2", **settings)
+
+
+def test_o2_computes_with_weights_in_half_precision_and_keeps_them_in_float32() -> None:
+    layer, rounding = one_weight(1.0001)
+    with rounding.weights():
+        assert layer.weight.item() == 1.0
+    rounding.after_step()
+    assert layer.weight.item() == pytest.approx(1.0001, abs=1e-7)
+
+
+def test_o2_without_master_weights_loses_small_steps() -> None:
+    layer, rounding = one_weight(1.0001, master_weights=False)
+    assert layer.weight.item() == 1.0
+    layer.weight.set_value(np.full((1, 1), 1.0004, np.float32))
+    rounding.after_step()
+    assert layer.weight.item() == 1.0
+
+
+@pytest.mark.parametrize("master_grad", [True, False])
+def test_o2_without_master_gradients_overflows_where_gradients_are_added_up(master_grad: bool) -> None:
+    layer, rounding = one_weight(1.0, master_grad=master_grad)
+    with rounding.weights():
+        for _ in range(2):
+            (layer.weight * 40_000.0).sum().backward()
+    assert np.isfinite(layer.weight.grad.numpy()).all() == master_grad
+
+
+def test_o1_leaves_weights_and_gradients_alone() -> None:
+    layer = paddle.nn.Linear(1, 1, bias_attr=False)
+    before = layer.weight.numpy()
+    rounding = caster(layer, master_grad=False, master_weights=False)
+    with rounding.weights():
+        (layer.weight * 1e6).sum().backward()
+    rounding.after_step()
+    assert np.array_equal(layer.weight.numpy(), before) and layer.weight.grad.item() == 1e6

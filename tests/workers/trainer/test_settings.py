@@ -18,6 +18,7 @@ from workers.trainer.task import TrainingFailed
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
+BF16 = {"precision": {"mode": "bf16"}}
 FP16 = {"precision": {"mode": "fp16"}}
 GROWING = {**FP16, "loss_scaling": {"init_scale": 4.0, "growth_interval": 2, "floor": 2.0, "ceiling": 2.0**24}}
 OVERFLOWING = {**FP16, "loss_scaling": {"init_scale": 2.0**26, "floor": 1.0, "ceiling": 2.0**26}}
@@ -62,6 +63,11 @@ SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
     "clipping.history": (10, {"clipping": {"mode": "autoclip", "adaptive_warmup": 2}, "training": {"max_steps": 20}}),
     "clipping.adaptive_warmup": (3, {**CLIPPED, "clipping": {"mode": "autoclip"}}),
     "precision.mode": ("bf16", {}),
+    "precision.level": ("O2", BF16),
+    "precision.master_weights": (False, {"precision": {"mode": "bf16", "level": "O2"}}),
+    "precision.master_grad": (False, {"precision": {"mode": "bf16", "level": "O2"}}),
+    "precision.white_list": ("layer_norm", BF16),
+    "precision.black_list": ("matmul_v2", BF16),
     "loss_scaling.init_scale": (64.0, FP16),
     "loss_scaling.growth_interval": (3, GROWING),
     "loss_scaling.growth_factor": (4.0, GROWING),
