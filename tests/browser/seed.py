@@ -38,6 +38,7 @@ from jobs.models import (
     JobEvent,
     LogChunk,
     Placement,
+    WorstRows,
 )
 from workers.contract.messages import Announcement
 from workers.contract.records import encode
@@ -130,7 +131,13 @@ def start(job: Job, place: Host | None = None, *, total: int = 980) -> Attempt:
         "device": "cpu",
     }
     attempt.rank_states = {str(rank): {"pid": 4711 + rank} for rank in range(attempt.devices_per_node)}
-    versions = {"evenkeel": "0.1.0", "python": "3.11.7", "paddlepaddle": "3.3.1", "paddlenlp": "2.8.1", "numpy": "1.26.4"}
+    versions = {
+        "evenkeel": "0.1.0",
+        "python": "3.11.7",
+        "paddlepaddle": "3.3.1",
+        "paddlenlp": "2.8.1",
+        "numpy": "1.26.4",
+    }
     device = {"index": 0, "kind": "cpu", "name": "Example CPU", "memory_bytes": 12 * 2**30, "compute_capability": None}
     machine = {"os": "Debian GNU/Linux 12 (bookworm)", "kernel": "6.1.0-18-amd64", "architecture": "x86_64"}
     machine |= {"cpu": "Example CPU", "cpus": 2, "memory_bytes": 24 * 2**30, "devices": [device]}
@@ -206,17 +213,48 @@ def announce(attempt: Attempt, *changed: str) -> None:
         bus.announce(client, [Announcement(job=attempt.job_id, attempt=attempt.uid, changed=list(changed))])
 
 
-def evaluate(attempt: Attempt, step: int, accuracy: float, loss: float, *, best: bool = False) -> Evaluation:
+def evaluate(
+    attempt: Attempt,
+    step: int,
+    accuracy: float,
+    loss: float,
+    *,
+    best: bool = False,
+    train: tuple[float, float] | None = None,
+) -> Evaluation:
+    """`train`: accuracy and loss on the sample of training rows."""
     good, bad = round(870 * accuracy), 870 - round(870 * accuracy)
-    metrics = {
+    metrics: dict[str, Any] = {
         "loss": loss,
         "accuracy": accuracy,
         "macro_f1": accuracy - 0.004,
         "confusion": [[good, bad], [bad, good]],
     }
+    if train is not None:
+        metrics["train"] = {"loss": train[1], "accuracy": train[0], "macro_f1": train[0] - 0.002, "rows": 1740}
     return Evaluation.objects.create(
         attempt=attempt, step=step, applied=step - 2, epoch=step // 490, metrics=metrics, seconds=3.1, best=best
     )
+
+
+_REVIEWS = (
+    ("房间很旧,空调响了一夜,早餐倒是不错。", "positive", "negative"),
+    ("书是正版,可是包装破了,客服也不理人。", "positive", "negative"),
+    ("说好三天到,等了两个星期。", "negative", "positive"),
+    ("还行吧,凑合用。", "negative", "positive"),
+)
+
+
+def worst(attempt: Attempt, step: int, count: int = 23) -> WorstRows:
+    rows: list[dict[str, Any]] = [
+        {"row": 77, "loss": "nan", "text": "\ufffd" * 3, "label": "negative", "predicted": "negative"}
+    ]
+    for number in range(1, count):
+        text, label, predicted = _REVIEWS[number % len(_REVIEWS)]
+        loss = 5.2 - 0.17 * number
+        row = {"row": 13 * number, "loss": loss, "text": text, "label": label, "predicted": predicted}
+        rows.append(row | {"probability": 1 - math.exp(-loss)})
+    return WorstRows.objects.create(attempt=attempt, step=step, dev_rows=1740, rows=rows)
 
 
 def checkpoint(attempt: Attempt, step: int, *, good: bool = True) -> Checkpoint:
@@ -276,8 +314,11 @@ def succeed(job: Job, place: Host | None = None) -> Attempt:
     for rank in range(attempt.devices_per_node):
         add_steps(attempt, records(1, 982, rank=rank, total=982), rank)
     Attempt.objects.filter(pk=attempt.pk).update(applied=980)
-    evaluate(attempt, 490, 0.7563, 0.498)
-    evaluate(attempt, 982, 0.7902, 0.4531, best=True)
+    evaluate(attempt, 490, 0.7563, 0.498, best=True, train=(0.781, 0.462))
+    evaluate(attempt, 735, 0.7902, 0.4531, best=True, train=(0.834, 0.381))
+    evaluate(attempt, 860, 0.7793, 0.4694, train=(0.892, 0.284))
+    evaluate(attempt, 982, 0.7741, 0.5127, train=(0.951, 0.172))
+    worst(attempt, 735)
     for step in (800, 982):
         checkpoint(attempt, step)
     write_log(attempt, [f"step {step} loss {0.7 - step / 4000:.4f}" for step in range(0, 980, 5)])

@@ -109,7 +109,7 @@ def test_evaluations_stand_beside_the_baselines(people: People, job: Job, runnin
     seed.evaluate(running, 200, 0.79, 0.45, best=True)
     page = people.owner.get(f"/jobs/{job.pk}/", {"part": "evaluations"})
     assert [row["evaluation"].step for row in page.context["evaluations"]] == [100, 200]
-    assert page.context["best"].step == 200 and page.context["best_confusion"][0]["label"] == "negative"
+    assert page.context["best"].step == 200
     assert "0.81" in page.text and "does not beat a simple baseline" in page.text
     Evaluation.objects.filter(step=200).update(metrics={"accuracy": 0.9, "loss": "nan"})
     page = people.owner.get(f"/jobs/{job.pk}/", {"part": "evaluations"})
