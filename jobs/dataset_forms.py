@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from workers.contract.datasets import Reading
+from jobs.models import Dataset
+from workers.contract.datasets import Kind, Reading, SequenceReading
 
 Choices = list[tuple[str, str | Promise]]
 
@@ -69,53 +70,112 @@ class SourceForm(forms.Form):
         return cleaned
 
 
-class ReadingForm(forms.Form):
-    """`columns` are those that were found; without any, names are typed."""
+class _DescriptionForm(forms.Form):
+    """How files are read, whatever they are made of. `columns` are those that were found; without any, names are typed."""
 
+    # Another choice is another form.
+    kind = forms.ChoiceField(choices=Dataset.Kind.choices, required=False, label=gettext_lazy("What the rows are"))
     format = forms.ChoiceField(choices=FORMAT_CHOICES, label=gettext_lazy("Format"))
     encoding = forms.ChoiceField(choices=ENCODING_CHOICES, label=gettext_lazy("Encoding"))
     delimiter = forms.ChoiceField(choices=DELIMITER_CHOICES, label=gettext_lazy("Delimiter"), required=False)
     header = forms.BooleanField(required=False, label=gettext_lazy("The first row has the names of the columns"))
     quotes = forms.BooleanField(required=False, label=gettext_lazy("Quotation marks enclose fields"))
-    text_column = forms.CharField(max_length=100, label=gettext_lazy("Text column"))
-    label_column = forms.CharField(max_length=100, label=gettext_lazy("Label column"))
-    weight_column = forms.CharField(max_length=100, required=False, label=gettext_lazy("Weight column"))
-    split_column = forms.CharField(max_length=100, required=False, label=gettext_lazy("Split column"))
+    split_column = forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Split column"),
+        help_text=gettext_lazy("Has train, dev or test in each row; test rows are not used."),
+    )
     dev_fraction = forms.FloatField(
-        min_value=0.0001, max_value=0.9, label=gettext_lazy("Share for evaluation"), localize=False
+        min_value=0.0001,
+        max_value=0.9,
+        label=gettext_lazy("Share for evaluation"),
+        localize=False,
+        help_text=gettext_lazy("Of each label, chosen by the seed, if neither a file nor a column says it."),
     )
     seed = forms.IntegerField(min_value=0, max_value=2**53, label=gettext_lazy("Seed of the split"))
-    labels = forms.CharField(required=False, max_length=100_000, label=gettext_lazy("Label set"))
-    leave_out = forms.BooleanField(required=False, label=gettext_lazy("Leave out rows with errors"))
+    labels = forms.CharField(
+        required=False,
+        max_length=100_000,
+        label=gettext_lazy("Label set"),
+        help_text=gettext_lazy("One per line. Empty: those of the training rows. Rows with other labels are errors."),
+    )
+    leave_out = forms.BooleanField(
+        required=False,
+        label=gettext_lazy("Leave out rows with errors"),
+        help_text=gettext_lazy("Otherwise one row with an error refuses the dataset."),
+    )
 
-    HELP = {
-        "text_column": gettext_lazy("What the model reads."),
-        "label_column": gettext_lazy("What it is to say."),
-        "weight_column": gettext_lazy("A number per row that its loss is multiplied with. Usually none."),
-        "split_column": gettext_lazy("Has train, dev or test in each row; test rows are not used."),
-        "dev_fraction": gettext_lazy("Of each label, chosen by the seed, if neither a file nor a column says it."),
-        "labels": gettext_lazy("One per line. Empty: those of the training rows. Rows with other labels are errors."),
-        "leave_out": gettext_lazy("Otherwise one row with an error refuses the dataset."),
-    }
+    KIND: ClassVar[Kind]
+    # Fields that name one column, and what the table of the first rows calls it.
+    COLUMNS: ClassVar[dict[str, str | Promise]]
 
     def __init__(self, data: Any = None, *, columns: list[str], reading: Reading) -> None:
-        initial = reading.model_dump() | {
+        if data is not None and columns:
+            data = data.copy()
+            self.choose_columns(data, columns)
+        super().__init__(data, initial=self.initial_of(reading))
+        for name in self.COLUMNS if columns else ():
+            field = self.fields[name]
+            choices: Choices = [] if field.required else [("", gettext_lazy("none"))]
+            choices += [(column, column) for column in columns]
+            self.fields[name] = forms.ChoiceField(
+                choices=choices, required=field.required, label=field.label, help_text=field.help_text
+            )
+
+    def initial_of(self, reading: Reading) -> dict[str, Any]:
+        return reading.model_dump() | {
+            "kind": self.KIND,
             "delimiter": next(name for name, sign in DELIMITERS.items() if sign == reading.delimiter),
             "labels": "\n".join(reading.labels),
         }
-        super().__init__(data, initial=initial)
-        for name, text in self.HELP.items():
-            self.fields[name].help_text = text
-        if not columns:
-            return
-        for name in ("text_column", "label_column", "weight_column", "split_column"):
-            needed = self.fields[name].required
-            choices: Choices = ([] if needed else [("", gettext_lazy("none"))]) + [
-                (column, column) for column in columns
-            ]
-            self.fields[name] = forms.ChoiceField(
-                choices=choices, required=needed, label=self.fields[name].label, help_text=self.fields[name].help_text
-            )
+
+    def choose_columns(self, data: Any, columns: list[str]) -> None:
+        """Another delimiter or heading gives other columns: those that are gone are no longer chosen."""
+        for name in self.COLUMNS:
+            if data.get(name) not in columns:
+                data[name] = ""
+
+    def chosen(self) -> dict[str, str | Promise]:
+        """Column -> what it is."""
+        return {self[name].value(): title for name, title in self.COLUMNS.items() if self[name].value()}
+
+    def reading(self) -> Reading:
+        values = {name: value for name, value in self.cleaned_data.items() if name in Reading.model_fields}
+        values["delimiter"] = DELIMITERS[values.get("delimiter") or "comma"]
+        values["labels"] = list(dict.fromkeys(filter(None, map(str.strip, values["labels"].splitlines()))))
+        return Reading(**values | {"kind": self.KIND})
+
+
+class TextsForm(_DescriptionForm):
+    text_column = forms.CharField(
+        max_length=100, label=gettext_lazy("Text column"), help_text=gettext_lazy("What the model reads.")
+    )
+    label_column = forms.CharField(
+        max_length=100, label=gettext_lazy("Label column"), help_text=gettext_lazy("What it is to say.")
+    )
+    weight_column = forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Weight column"),
+        help_text=gettext_lazy("A number per row that its loss is multiplied with. Usually none."),
+    )
+    template = "datasets/describe_texts.html"
+    KIND = "texts"
+    COLUMNS = {
+        "text_column": gettext_lazy("text"),
+        "label_column": gettext_lazy("label"),
+        "split_column": gettext_lazy("split"),
+        "weight_column": gettext_lazy("weight"),
+    }
+
+    def choose_columns(self, data: Any, columns: list[str]) -> None:
+        """Text and label are needed: if they are gone they are chosen anew, in order."""
+        left = [column for column in columns if column not in (data.get("text_column"), data.get("label_column"))]
+        for name in ("text_column", "label_column"):
+            if data.get(name) not in columns:
+                data[name] = left.pop(0) if left else columns[0]
+        super().choose_columns(data, columns)
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
@@ -123,11 +183,126 @@ class ReadingForm(forms.Form):
             self.add_error("label_column", _("The label cannot be in the column of the text."))
         return cleaned
 
+
+class SequencesForm(_DescriptionForm):
+    layout = forms.ChoiceField(
+        label=gettext_lazy("A row is"),
+        choices=[
+            ("steps", gettext_lazy("a time step; a column says of which sequence")),
+            ("columns", gettext_lazy("a sequence; its time steps are columns")),
+            ("lists", gettext_lazy("a sequence; a column has all its values as a JSON list")),
+        ],
+    )
+    id_column = forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Sequence column"),
+        help_text=gettext_lazy(
+            "Names the sequence that a row belongs to. A sequence is never divided between the splits."
+        ),
+    )
+    order_column = forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Order column"),
+        help_text=gettext_lazy("A number or a time. None: time steps are in the order of the rows."),
+    )
+    features = forms.CharField(
+        max_length=20_000,
+        label=gettext_lazy("Features"),
+        help_text=gettext_lazy("Columns of numbers, with commas between; x1..x40 means all columns from x1 to x40."),
+    )
+    target = forms.ChoiceField(
+        label=gettext_lazy("What belongs to a sequence"),
+        choices=[
+            ("number", gettext_lazy("a number (regression)")),
+            ("label", gettext_lazy("a label (classification)")),
+            ("none", gettext_lazy("nothing: next values are predicted")),
+        ],
+    )
+    target_column = forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Target column"),
+        help_text=gettext_lazy("Has that number or label, the same in all rows of a sequence, or blank in some."),
+    )
+    template = "datasets/describe_sequences.html"
+    KIND = "sequences"
+    COLUMNS = {
+        "id_column": gettext_lazy("sequence"),
+        "order_column": gettext_lazy("order"),
+        "target_column": gettext_lazy("target"),
+        "split_column": gettext_lazy("split"),
+    }
+
+    def __init__(self, data: Any = None, *, columns: list[str], reading: Reading) -> None:
+        self.columns = columns
+        super().__init__(data, columns=columns, reading=reading)
+
+    def initial_of(self, reading: Reading) -> dict[str, Any]:
+        how = reading.sequences
+        return super().initial_of(reading) | how.model_dump() | {"features": _in_short(how.features, self.columns)}
+
+    def chosen(self) -> dict[str, str | Promise]:
+        features = _in_full(self["features"].value() or "", self.columns)
+        return {name: gettext_lazy("feature") for name in features} | super().chosen()
+
+    def clean_features(self) -> list[str]:
+        features = _in_full(self.cleaned_data["features"], self.columns)
+        missing = [name for name in features if self.columns and name not in self.columns]
+        if missing:
+            raise forms.ValidationError(
+                _("There is no column “%(name)s”; there are: %(known)s.")
+                % {"name": missing[0][:100], "known": ", ".join(self.columns[:50])}
+            )
+        if any(len(name) > 100 for name in features) or len(features) > 1000:
+            raise forms.ValidationError(_("At most 1000 columns, with names of at most 100 characters."))
+        return features
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        if cleaned.get("layout") == "steps" and not cleaned.get("id_column"):
+            self.add_error("id_column", _("Where a row is a time step, a column must say of which sequence it is."))
+        if cleaned.get("target") in ("number", "label") and not cleaned.get("target_column"):
+            self.add_error("target_column", _("Choose the column that has it."))
+        for name in ("id_column", "target_column", "split_column"):
+            used = name != "target_column" or cleaned.get("target") != "none"
+            if used and cleaned.get(name) and cleaned[name] in (cleaned.get("features") or []):
+                self.add_error(
+                    "features", _("“%(name)s” cannot be a feature: it is chosen otherwise.") % {"name": cleaned[name]}
+                )
+        return cleaned
+
     def reading(self) -> Reading:
-        values = {name: value for name, value in self.cleaned_data.items() if name in Reading.model_fields}
-        values["delimiter"] = DELIMITERS[values.get("delimiter") or "comma"]
-        values["labels"] = list(dict.fromkeys(filter(None, map(str.strip, values["labels"].splitlines()))))
-        return Reading(**values)
+        given = {name: value for name, value in self.cleaned_data.items() if name in SequenceReading.model_fields}
+        if given["layout"] != "steps":
+            given["order_column"] = ""
+        if given["target"] == "none":
+            given["target_column"] = ""
+        return super().reading().model_copy(update={"sequences": SequenceReading(**given)})
+
+
+FORMS: dict[str, type[TextsForm] | type[SequencesForm]] = {form.KIND: form for form in (TextsForm, SequencesForm)}
+
+
+def _in_full(typed: str, columns: list[str]) -> list[str]:
+    """“a, x1..x3” as a, x1, x2, x3: by the order of the columns."""
+    names: list[str] = []
+    for part in filter(None, map(str.strip, typed.split(","))):
+        first, dots, last = (piece.strip() for piece in part.partition(".."))
+        if dots and part not in columns and first in columns and last in columns:
+            names += columns[columns.index(first) : columns.index(last) + 1]
+        else:
+            names.append(part)
+    return list(dict.fromkeys(names))
+
+
+def _in_short(names: list[str], columns: list[str]) -> str:
+    if len(names) > 3 and names[0] in columns:
+        at = columns.index(names[0])
+        if columns[at : at + len(names)] == names:
+            return f"{names[0]}..{names[-1]}"
+    return ", ".join(names)
 
 
 def how_read(data: Any, before: Reading) -> Reading:
@@ -139,5 +314,6 @@ def how_read(data: Any, before: Reading) -> Reading:
             "delimiter": DELIMITERS.get(data.get("delimiter", ""), before.delimiter),
             "header": bool(data.get("header")),
             "quotes": bool(data.get("quotes")),
+            "kind": data.get("kind") if data.get("kind") in FORMS else before.kind,
         }
     )

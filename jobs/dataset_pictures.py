@@ -63,3 +63,24 @@ def histogram(lengths: dict[str, Any] | None) -> dict[str, Any] | None:
     marks = sorted({0, (len(edges) - 1) // 4, (len(edges) - 1) // 2, 3 * (len(edges) - 1) // 4})
     ticks = [{"x": f"{step * i:.1f}", "text": str(edges[i])} for i in marks]
     return {"bars": bars, "ticks": ticks, "longest": edges[-1] - 1}
+
+
+LINE_WIDTH, LINE_HEIGHT, DEVIATIONS = 400, 40, 4.0
+
+
+def sequence_lines(first_batch: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Rows of the batch, each with the points of a line per feature; a gap is where a value is not finite."""
+    rows = []
+    for row in (first_batch or {}).get("rows", []):
+        longest = max(map(len, row["values"]), default=1)
+        step = LINE_WIDTH / max(longest - 1, 1)
+        lines = [
+            " ".join(f"{step * i:.1f},{_height(value):.1f}" for i, value in enumerate(values) if value == value)
+            for values in row["values"]
+        ]
+        rows.append({**row, "lines": lines})
+    return rows
+
+
+def _height(value: float) -> float:
+    return LINE_HEIGHT / 2 * (1 - max(-DEVIATIONS, min(value, DEVIATIONS)) / DEVIATIONS)

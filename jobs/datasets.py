@@ -30,16 +30,18 @@ from workers.contract.datasets import (
     CheckResult,
     CheckSpec,
     Finding,
+    Kind,
     Reading,
+    SequenceReading,
     SourceFile,
     check_key,
     dataset_key,
     upload_key,
 )
-from workers.datasets import places
+from workers.datasets import guess, places
 from workers.datasets.checking import Source, check
 from workers.datasets.parsing import Look, Unreadable, look
-from workers.datasets.run import said_by
+from workers.datasets.run import add_what_the_recipe_says
 
 State = Dataset.State
 BLOCK = 1 << 20
@@ -224,10 +226,20 @@ def look_at(dataset: Dataset, reading: Reading | None = None) -> Look:
 
 def guess_reading(dataset: Dataset) -> None:
     try:
-        dataset.reading = look_at(dataset).reading.model_dump(mode="json")
+        reading = guessed(look_at(dataset))
     except Unreadable:
-        dataset.reading = Reading().model_dump(mode="json")  # the page says what is wrong
-    Dataset.objects.filter(pk=dataset.pk).update(reading=dataset.reading)
+        reading = Reading()  # the page says what is wrong
+    dataset.reading, dataset.kind = reading.model_dump(mode="json"), reading.kind
+    Dataset.objects.filter(pk=dataset.pk).update(reading=dataset.reading, kind=dataset.kind)
+
+
+def guessed_sequences(look: Look | None) -> SequenceReading:
+    return (look and guess.sequences(look)) or SequenceReading()
+
+
+def guessed(look: Look) -> Reading:
+    how = guess.sequences(look)
+    return look.reading.model_copy(update={"kind": "sequences", "sequences": how}) if how else look.reading
 
 
 # --- checking --------------------------------------------------------------------------------
@@ -238,6 +250,7 @@ def ask_for_check(dataset: Dataset, reading: Reading) -> None:
     before = dataset.check_uid
     changes: dict[str, Any] = {
         "state": State.CHECKING,
+        "kind": reading.kind,
         "reading": reading.model_dump(mode="json"),
         "check_uid": uuid.uuid4().hex,
         "check_try": 0,
@@ -362,6 +375,8 @@ def register(
     description: str = "",
     text_column: str = "text",
     label_column: str = "label",
+    kind: Kind = "texts",
+    sequences: dict[str, Any] | None = None,
     dev_fraction: float = 0.1,
     seed: int = 2026,
     baseline: bool = True,
@@ -370,7 +385,7 @@ def register(
     """The ready version, and whether it is new: the same rows under the same name are registered once.
 
     `source` is a folder with train.jsonl and dev.jsonl, or with one file, or a file: JSON Lines, CSV or TSV. One file
-    is split, label by label, with `seed`. Raises Unfit.
+    is split, label by label, with `seed`. `sequences` goes over the guess of how numeric sequences are read. Raises Unfit.
     """
     name = name.strip()
     if not name or len(name) > 100:
@@ -378,11 +393,16 @@ def register(
     sources = _sources(source)
     try:
         with sources[0].path.open("rb") as file:
-            guess = look(file, sources[0].name).reading
+            seen = look(file, sources[0].name)
     except Unreadable as error:
         raise Unfit([f"{sources[0].name}: {error}"]) from None
-    chosen = {"text_column": text_column, "label_column": label_column, "split_column": ""}
-    reading = guess.model_copy(update={**chosen, "dev_fraction": dev_fraction, "seed": seed})
+    chosen: dict[str, Any] = {"kind": kind, "split_column": "", "dev_fraction": dev_fraction, "seed": seed}
+    if kind == "texts":
+        chosen |= {"text_column": text_column, "label_column": label_column}
+    else:
+        how = guessed_sequences(seen).model_dump() | (sequences or {})
+        chosen["sequences"] = SequenceReading.model_validate(how)
+    reading = seen.reading.model_copy(update=chosen)
     root = settings.STORAGE_ROOT / "datasets"
     root.mkdir(parents=True, exist_ok=True)
     uid = uuid.uuid4().hex
@@ -397,9 +417,7 @@ def register(
         if known is not None:
             return known, False
         if baseline:
-            recipe = "workers.recipes.text_classification"
-            outcome.statistics["baselines"] |= said_by(f"{recipe}.baseline", target)
-            outcome.statistics["first_batch"] = said_by(f"{recipe}.first_batch", target)
+            add_what_the_recipe_says(reading.kind, target, outcome, stage)
         target.rename(settings.STORAGE_ROOT / dataset_key(uid))
     finally:
         shutil.rmtree(target, ignore_errors=True)
@@ -409,6 +427,7 @@ def register(
         shared=shared,
         description=description,
         state=State.READY,
+        kind=reading.kind,
         source={"files": [{"name": file.name, "split": file.split} for file in sources]},
         reading=reading.model_dump(mode="json"),
         findings=[finding.model_dump(mode="json") for finding in outcome.findings],

@@ -13,6 +13,8 @@ from workers.contract.states import ACTIVE, ENDED, ON_HOST, Status
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from workers.recipes.registry import Recipe
+
     from jobs.models import Attempt, Checkpoint, Dataset, Host, Job, Placement, Trial  # noqa: F401 (used in strings)
 
 
@@ -62,6 +64,10 @@ class DatasetQuerySet(models.QuerySet["Dataset"]):
     def ready(self) -> Self:
         """These may be trained on."""
         return self.filter(state="ready")
+
+    def for_recipe(self, recipe: Recipe) -> Self:
+        """Of the kind that it takes."""
+        return self.filter(kind=recipe.dataset_kind)
 
 
 class HostQuerySet(models.QuerySet["Host"]):

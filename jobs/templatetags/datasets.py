@@ -8,6 +8,7 @@ from django import template
 from django.utils.translation import gettext as _
 
 from jobs.models import Dataset
+from jobs.templatetags.evenkeel import number
 from workers.contract.datasets import Finding
 
 register = template.Library()
@@ -32,3 +33,20 @@ def cell(values: dict[str, Any], column: str) -> str:
     value = values.get(column, "")
     text = "" if value is None else str(value)
     return text if len(text) <= 120 else f"{text[:119]}…"
+
+
+@register.filter
+def role(chosen: dict[str, Any], column: str) -> Any:
+    """What a column was chosen as; nothing if it was not."""
+    return chosen.get(column, "")
+
+
+@register.filter
+def said(value: Any) -> str:
+    """A target or a label."""
+    return number(value) if isinstance(value, float) else str("" if value is None else value)
+
+
+@register.filter
+def few_numbers(values: list[float]) -> str:
+    return "  ".join(f"{value:.4g}" for value in values)

@@ -15,9 +15,9 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from jobs import datasets
-from jobs.dataset_forms import FILE, PATH, ReadingForm, SourceForm, how_read
-from jobs.dataset_pictures import histogram, label_bars
+from jobs import baselines, datasets
+from jobs.dataset_forms import FILE, FORMS, PATH, SourceForm, how_read
+from jobs.dataset_pictures import histogram, label_bars, sequence_lines
 from jobs.models import Dataset, Job
 from jobs.services import Refused
 from jobs.views.rows import Asked, whole_number
@@ -92,6 +92,8 @@ def dataset_detail(request: Asked, pk: int) -> HttpResponse:
         "histogram": histogram(statistics.get("length_histogram")),
         "samples": statistics.get("samples", {}),
         "first_batch": statistics.get("first_batch") or None,
+        "lines": sequence_lines(statistics.get("first_batch")) if dataset.kind == Dataset.Kind.SEQUENCES else [],
+        "baselines": baselines.of_dataset(dataset),
         "reading": dataset.reading,
     }
     response = render(request, "datasets/detail.html", context)
@@ -202,17 +204,20 @@ def dataset_describe(request: Asked, pk: int) -> HttpResponse:
         return redirect("dataset_detail", dataset.pk)
     posted = request.method == "POST"
     reading = Reading.model_validate(dataset.reading)
+    as_posted = how_read(request.POST, reading) if posted else reading
     look, problem = None, ""
     if not dataset.source.get("paddlenlp"):
         try:
-            look = datasets.look_at(dataset, how_read(request.POST, reading) if posted else reading)
+            look = datasets.look_at(dataset, as_posted)
         except Unreadable as error:
             problem = _(error.template) % error.values
     columns = look.columns if look else []
-    data = request.POST.copy() if posted else None
-    if data is not None:
-        _choose_columns(data, columns)
-    form = ReadingForm(data, columns=columns, reading=reading)
+    if posted and as_posted.kind == "sequences" and "layout" not in request.POST:
+        # Another kind was chosen a moment ago: its fields begin as guessed.
+        reading = as_posted.model_copy(update={"sequences": datasets.guessed_sequences(look)})
+        form = FORMS[reading.kind](None, columns=columns, reading=reading)
+    else:
+        form = FORMS[as_posted.kind](request.POST if posted else None, columns=columns, reading=reading)
     only_preview = posted and "preview" in request.POST
     if posted and not only_preview and not problem and form.is_valid():
         try:
@@ -225,25 +230,12 @@ def dataset_describe(request: Asked, pk: int) -> HttpResponse:
         "form": form,
         "look": look,
         "problem": problem,
-        "chosen": {
-            name: form[name].value() for name in ("text_column", "label_column", "weight_column", "split_column")
-        },
+        "chosen": form.chosen(),
         "has_dev_file": any(file.get("split") == "dev" for file in dataset.source.get("files", [])),
         "failed": posted and not only_preview,
     }
     template = "datasets/describe_form.html" if request.htmx else "datasets/describe.html"
     return render(request, template, context, status=422 if posted and not only_preview else 200)
-
-
-def _choose_columns(data: Any, columns: list[str]) -> None:
-    """Another delimiter or heading gives other columns: those that are gone are chosen anew, in order."""
-    left = [column for column in columns if column not in (data.get("text_column"), data.get("label_column"))]
-    for name in ("text_column", "label_column"):
-        if columns and data.get(name) not in columns:
-            data[name] = left.pop(0) if left else columns[0]
-    for name in ("weight_column", "split_column"):
-        if columns and data.get(name) not in columns:
-            data[name] = ""
 
 
 # --- sharing and deleting --------------------------------------------------------------------

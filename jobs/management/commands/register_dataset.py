@@ -6,11 +6,16 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from jobs import datasets
+from jobs import baselines, datasets
+from jobs.dataset_forms import FORMS
+from workers.contract.datasets import SequenceReading
 
 
 class Command(BaseCommand):
-    help = "Register a dataset: JSON Lines with a text and a label in each row."
+    help = (
+        "Register a dataset: JSON Lines, CSV or TSV with a text and a label in each row, or numeric sequences "
+        "(--kind sequences; how they are read is guessed, and can be said)."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("source", type=Path, help="folder with train.jsonl and dev.jsonl, or one .jsonl file")
@@ -20,6 +25,14 @@ class Command(BaseCommand):
         parser.add_argument("--description", default="")
         parser.add_argument("--text-column", default="text")
         parser.add_argument("--label-column", default="label")
+        parser.add_argument("--kind", choices=list(FORMS), default="texts")
+        of_sequences = parser.add_argument_group("of sequences")
+        of_sequences.add_argument("--layout", choices=["steps", "columns", "lists"], help="what a row is")
+        of_sequences.add_argument("--id-column")
+        of_sequences.add_argument("--order-column")
+        of_sequences.add_argument("--features", help="columns, with commas between")
+        of_sequences.add_argument("--target", choices=["number", "label", "none"])
+        of_sequences.add_argument("--target-column")
         parser.add_argument("--dev-fraction", type=float, default=0.1, help="of one file, set apart for evaluation")
         parser.add_argument("--seed", type=int, default=2026, help="of that split")
         parser.add_argument("--no-baseline", action="store_true", help="do not fit the bag-of-characters baseline")
@@ -34,12 +47,16 @@ class Command(BaseCommand):
             owner = User.objects.filter(username=options["owner"]).first()
             if owner is None:
                 raise CommandError(f"There is no user “{options['owner']}”.")
-        names = ("name", "shared", "description", "text_column", "label_column", "dev_fraction", "seed")
+        names = ("name", "shared", "description", "text_column", "label_column", "kind", "dev_fraction", "seed")
+        how = {name: options[name] for name in SequenceReading.model_fields if options.get(name) is not None}
+        if "features" in how:
+            how["features"] = [name.strip() for name in how["features"].split(",") if name.strip()]
         try:
             dataset, new = datasets.register(
                 options["source"],
                 owner=owner,
                 baseline=not options["no_baseline"],
+                sequences=how,
                 **{name: options[name] for name in names},
             )
         except datasets.Unfit as error:
@@ -47,5 +64,5 @@ class Command(BaseCommand):
         said = "registered" if new else "was registered already"
         rows = ", ".join(f"{count} {split}" for split, count in dataset.splits.items())
         self.stdout.write(f"Dataset {dataset.pk} “{dataset.name}” {said}: {rows} rows, {len(dataset.labels)} labels.")
-        for name, accuracy in dataset.statistics["baselines"].items():
-            self.stdout.write(f"  baseline {name.replace('_', ' ')}: accuracy {accuracy:.3f}")
+        for baseline in baselines.of_dataset(dataset):
+            self.stdout.write(f"  {baseline.title}: {baseline.unit} {baseline.value:.4g}")

@@ -1,0 +1,51 @@
+"""What simple models reach on a dataset's dev split, as the check measured it. Of numeric sequences a name begins with the goal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from jobs.models import Dataset
+
+TITLES: dict[str, str | Promise] = {
+    "majority": gettext_lazy("Always the commonest label"),
+    "bag_of_characters_logistic_regression": gettext_lazy("Logistic regression on single characters"),
+    "regression/median": gettext_lazy("Always the median target"),
+    "regression/summaries": gettext_lazy("Linear regression on a few numbers per sequence"),
+    "classification/majority": gettext_lazy("Always the commonest label"),
+    "classification/summaries": gettext_lazy("Logistic regression on a few numbers per sequence"),
+    "next_value/median": gettext_lazy("Next value: always the median"),
+    "next_value/last_value": gettext_lazy("Next value: the same as the last"),
+}
+ERRORS = ("regression", "next_value")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    name: str
+    title: str
+    value: float
+    is_share: bool  # an accuracy; else a mean absolute error
+
+    @property
+    def unit(self) -> str:
+        return _("accuracy") if self.is_share else _("mean absolute error")
+
+
+def of_dataset(dataset: Dataset) -> list[Baseline]:
+    return [
+        Baseline(name, str(TITLES.get(name, name.replace("_", " "))), float(value), name.split("/")[0] not in ERRORS)
+        for name, value in (dataset.statistics.get("baselines") or {}).items()
+    ]
+
+
+def for_goal(dataset: Dataset, goal: str) -> dict[str, float]:
+    """Those that a job with this goal is compared with, by the last part of their names. What the next value is depends on
+    the job's settings; its trainer says what has to be beaten."""
+    values = dataset.statistics.get("baselines") or {}
+    if goal == "next_value":
+        return {}
+    return {name.rpartition("/")[2]: value for name, value in values.items() if name.rpartition("/")[0] == goal}
