@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from django.contrib.auth.models import User
+from django.http import QueryDict
 from django.utils.translation import gettext as _
 
 from jobs.models import Dataset, Host, Job
@@ -37,6 +38,19 @@ def estimate(
 ) -> Estimate | None:
     """What one rank needs; None if it is not known before the model is loaded."""
     return contract.estimate(settings, _facts(settings, dataset, owner, cloned_from)) if estimates(recipe) else None
+
+
+def judged(findings: list[Finding], sent: QueryDict) -> dict[str, Any]:
+    """What a form shows of them, each with its text, and whether those who sent it said "anyway"."""
+    said = [(finding, in_words(finding)) for finding in findings]
+    warnings = [pair for pair in said if pair[0].level == "warning"]
+    shown = sent.getlist("shown")
+    return {
+        "blocking": [pair for pair in said if pair[0].level == "error"],
+        "warnings": warnings,
+        # Consent to a warning that the page had not shown is none.
+        "anyway": bool(sent.get("anyway")) and all(pair[0].code in shown for pair in warnings),
+    }
 
 
 def in_words(finding: Finding) -> str:

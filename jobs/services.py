@@ -109,17 +109,7 @@ def submit(
         attempt = _new_attempt(
             job, None, checked, cause=Attempt.Cause.SUBMIT, actor=actor, model_key=model_key, start_from=None
         )
-        for finding in warnings:
-            JobEvent.objects.create(
-                job=job,
-                attempt=attempt,
-                kind="warning_accepted",
-                reason=finding.code,
-                actor=actor,
-                actor_name=_name_of(actor, ""),
-                message=str(finding),
-                data={"setting": finding.setting, "template": finding.template, "values": finding.values},
-            )
+        _record_accepted(attempt, warnings, actor)
     return job
 
 
@@ -133,6 +123,20 @@ def _consented(findings: list[Finding], accepted: bool) -> list[Finding]:
     return findings
 
 
+def _record_accepted(attempt: Attempt, warnings: list[Finding], actor: User | None) -> None:
+    for finding in warnings:
+        JobEvent.objects.create(
+            job_id=attempt.job_id,
+            attempt=attempt,
+            kind="warning_accepted",
+            reason=finding.code,
+            actor=actor,
+            actor_name=_name_of(actor, ""),
+            message=str(finding),
+            data={"setting": finding.setting, "template": finding.template, "values": finding.values},
+        )
+
+
 def _by_setting(findings: list[Finding]) -> dict[str, str]:
     texts: dict[str, list[str]] = {}
     for finding in findings:
@@ -141,11 +145,19 @@ def _by_setting(findings: list[Finding]) -> dict[str, str]:
 
 
 def retry(
-    job: Job, *, actor: User | None, settings: dict[str, Any], from_checkpoint: bool, checkpoint: int | None = None
+    job: Job,
+    *,
+    actor: User | None,
+    settings: dict[str, Any],
+    from_checkpoint: bool,
+    checkpoint: int | None = None,
+    accepted_warnings: bool = False,
 ) -> Attempt:
     """A new attempt with `settings`: from the beginning, or from the checkpoint with the key `checkpoint`, or (None)
-    from the newest good one if there is one."""
+    from the newest good one if there is one. Refused and Warned as at submission."""
     checked = validated(job.recipe, settings)
+    found = checks.findings(job.recipe, checked, job.dataset, job.owner, cloned_from=job)
+    warnings = _consented(found, accepted_warnings)
     with transaction.atomic():
         job, previous = locked(job)
         _must_not_be_dry(job)
@@ -159,7 +171,7 @@ def retry(
             model_key = previous.model_key
         else:
             model_key = _model_key(checked, job.owner)
-        return _new_attempt(
+        attempt = _new_attempt(
             job,
             previous,
             checked,
@@ -168,6 +180,8 @@ def retry(
             model_key=model_key,
             start_from=start_from,
         )
+        _record_accepted(attempt, warnings, actor)
+        return attempt
 
 
 def resume(job: Job, *, actor: User | None) -> Attempt:

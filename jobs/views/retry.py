@@ -10,8 +10,9 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
-from jobs import services
+from jobs import checks, services
 from jobs.forms import SettingsForm
+from jobs.models import Job
 from jobs.views.job_new import models_on_offer
 from jobs.views.rows import Asked, attempt_of, job_for, whole_number
 from workers.contract.states import ENDED
@@ -36,7 +37,11 @@ def job_retry(request: Asked, pk: int) -> HttpResponse:
     form = SettingsForm(recipe(job.recipe), data=data, initial=initial, old=attempt.settings, offers=offers)
     start = suggested if data is None else data.get("start", suggested)
     errors: dict[str, str] = {}
-    preview = data is not None and "preview" in data
+    warned = False
+    said = _check(job, form, request)
+    if data is not None and "check" in data and request.htmx:
+        return render(request, "jobs/retry_check.html", said)
+    preview = data is not None and ("preview" in data or "check" in data)
     if data is not None and form.is_valid() and not preview:
         try:
             made = services.retry(
@@ -45,14 +50,17 @@ def job_retry(request: Asked, pk: int) -> HttpResponse:
                 settings=form.settings,
                 from_checkpoint=start != SCRATCH,
                 checkpoint=whole_number(start, 0) if start != SCRATCH else None,
+                accepted_warnings=said["anyway"],
             )
+        except services.Warned:
+            warned = True
         except services.Refused as refused:
             errors = form.add_errors(refused.errors)
         else:
             messages.success(request, _("Attempt %(number)d is queued.") % {"number": made.number})
             return redirect("job_detail", job.pk)
     failed = form.has_errors or bool(errors)
-    context = {
+    context = said | {
         "job": job,
         "attempt": attempt,
         "form": form,
@@ -61,9 +69,19 @@ def job_retry(request: Asked, pk: int) -> HttpResponse:
         "start": start,
         "errors": errors,
         "failed": failed,
+        "warned": warned,
         "preview": preview and not failed,
     }
-    return render(request, "jobs/retry.html", context, status=422 if failed else 200)
+    return render(request, "jobs/retry.html", context, status=422 if failed or warned else 200)
+
+
+def _check(job: Job, form: SettingsForm, request: Asked) -> dict[str, Any]:
+    """What speaks against a retry with what the form holds; single fields are judged when it is sent."""
+    try:
+        checked = services.validated(job.recipe, form.raw())
+    except services.Refused:
+        return checks.judged([], request.POST)
+    return checks.judged(checks.findings(job.recipe, checked, job.dataset, job.owner, job), request.POST)
 
 
 def _longer(settings: dict[str, Any]) -> dict[str, Any]:

@@ -284,3 +284,17 @@ def test_a_chosen_model_that_is_gone_stays_to_be_seen(people: People, dataset: D
     answer = people.owner.post(URL, filled(dataset, model__source="job", model__job="77"))
     assert answer.status_code == 422
     assert '<option value="77" selected>77</option>' in answer.text
+
+
+def test_what_it_needs_is_estimated_or_said_to_be_unknown(people: People, dataset: Dataset) -> None:
+    def check(**changes: str) -> str:
+        data = filled(dataset, **changes) | {"do": "check"}
+        return people.owner.post(URL, data, headers={"hx-request": "true"}).text
+
+    known = check(model__source="hub", model__name="ernie-3.0-base-zh")
+    assert (
+        "of memory per rank" in known
+        and "117\N{NARROW NO-BREAK SPACE}944\N{NARROW NO-BREAK SPACE}832 parameters" in known
+    )
+    unknown = check(model__source="folder", model__folder="my-own")
+    assert "is not known for this model; a dry run measures it" in unknown

@@ -150,3 +150,51 @@ def test_every_kept_checkpoint_is_on_offer_and_one_right_before_the_failure_is_n
 def test_a_checkpoint_of_another_job_is_no_place_to_start(people: People, failed: Job, checkpoint: Checkpoint) -> None:
     answer = people.owner.post(f"/jobs/{failed.pk}/retry/", filled(failed, start=str(checkpoint.pk + 1)))
     assert answer.status_code == 422 and "no longer there" in answer.text and failed.attempts.count() == 1
+
+
+# --- checks across fields -------------------------------------------------------------------
+
+WARNED = {"loss_scaling__init_scale": "1024"}
+
+
+def test_a_warning_wants_a_tick_and_is_recorded_with_the_attempt(people: People, failed: Job) -> None:
+    url = f"/jobs/{failed.pk}/retry/"
+    asked = people.owner.post(url, filled(failed, **WARNED))
+    assert asked.status_code == 422 and failed.attempts.count() == 1
+    assert "Nothing was started yet: there are warnings." in asked.text and 'value="1024"' in asked.text
+    assert asked.text.count("Loss scaling was changed, but it is used with fp16 only") == 2
+    unseen = people.owner.post(url, filled(failed, **WARNED) | {"anyway": "on"})
+    assert unseen.status_code == 422 and failed.attempts.count() == 1
+    done = people.owner.post(url, filled(failed, **WARNED) | {"anyway": "on", "shown": "loss_scaling_unused"})
+    assert done.status_code == 302
+    event = failed.events.get(kind="warning_accepted")
+    assert event.attempt == failed.attempts.latest("number") and event.reason == "loss_scaling_unused"
+
+
+def test_an_error_across_fields_hangs_on_its_field_and_no_tick_helps(people: People, failed: Job) -> None:
+    changed = filled(failed, training__batch_size="101") | {"anyway": "on"}
+    answer = people.owner.post(f"/jobs/{failed.pk}/retry/", changed)
+    assert answer.status_code == 422 and failed.attempts.count() == 1
+    assert "larger than the training set of 100 rows" in answer.context["form"].field("training.batch_size").error
+
+
+def test_other_ranks_than_the_attempt_before_had_are_noticed(people: People, failed: Job) -> None:
+    answer = people.owner.post(f"/jobs/{failed.pk}/retry/", filled(failed, devices__devices_per_node="4"))
+    assert f"Job {failed.pk} ran on 1 ranks, this one on 4" in answer.text and failed.attempts.count() == 1
+
+
+def test_what_speaks_against_it_is_seen_before_and_while_typing(people: People, failed: Job) -> None:
+    url = f"/jobs/{failed.pk}/retry/"
+    assert "Nothing speaks against it." in people.owner.get(url).text
+    typed = filled(failed, **WARNED) | {"check": "1"}
+    part = people.owner.post(url, typed, headers={"hx-request": "true"})
+    assert part.status_code == 200 and "Loss scaling was changed" in part.text and "<html" not in part.text
+    assert "Loss scaling was changed" in people.owner.post(url, typed).text
+    assert failed.attempts.count() == 1
+
+
+def test_training_longer_is_checked_as_well(people: People, failed: Job) -> None:
+    answer = people.owner.get(f"/jobs/{failed.pk}/retry/?longer=1")
+    assert answer.status_code == 200 and answer.context["warnings"] == []
+    sent = filled(failed, training__epochs="6", **WARNED)
+    assert people.owner.post(f"/jobs/{failed.pk}/retry/?longer=1", sent).status_code == 422
