@@ -15,7 +15,7 @@ import pytest
 from paddlenlp.transformers import ErnieForSequenceClassification, ErnieTokenizer
 
 from tests.workers.trainer.conftest import Attempt, Ranks, make_attempt
-from workers.recipes.text_classification import export
+from workers.recipes.text_classification import export, predict
 
 SCRATCH = {"source": "scratch"}
 
@@ -63,6 +63,26 @@ def test_the_readme_of_the_program_is_true(trained: Attempt) -> None:
         warnings.simplefilter("ignore")
         exec(code, namespace)  # noqa: S102
     assert namespace["answer"] in ("neg", "pos")
+
+
+def test_what_is_tried_is_what_the_evaluation_saw(trained: Attempt, dataset: Path) -> None:
+    """Row by row, whatever the others in the batch are: some are cut, and one has characters that nobody knows."""
+    rows = [json.loads(line) for line in (dataset / "dev.jsonl").read_text().splitlines()]
+    ask = predict.load(trained.folder.artifacts / "inference")
+    predictions = [prediction for at in range(0, len(rows), 5) for prediction in ask(rows[at : at + 5])]
+    labels, counts = ["neg", "pos"], [[0, 0], [0, 0]]
+    for row, prediction in zip(rows, predictions, strict=True):
+        counts[labels.index(row["label"])][labels.index(prediction.scores[0].label)] += 1
+        assert sum(score.probability for score in prediction.scores) == pytest.approx(1)
+    best = max((line for line in trained.events("evaluation") if line["best"]), key=lambda line: line["step"])
+    assert counts == best["metrics"]["confusion"]
+
+    (alone,) = ask(rows[:1])
+    assert alone.scores[0].probability == pytest.approx(predictions[0].scores[0].probability, abs=1e-6)
+    whole, cut = ask([{"text": "好" * 14}, {"text": "好" * 15}])
+    assert (len(whole.tokens), whole.cut, len(cut.tokens), cut.cut) == (16, False, 16, True)
+    (unknown,) = ask([{"text": "好鱻"}])
+    assert unknown.tokens == ["[CLS]", "好", "[UNK]", "[SEP]"] and unknown.unknown == "[UNK]"
 
 
 def test_another_job_starts_from_the_exported_weights(
