@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import orjson
 import redis.asyncio
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import DatabaseError, close_old_connections
 from django.utils import timezone
 from redis.exceptions import RedisError
@@ -89,6 +90,7 @@ class Batch:
 
 
 END = object()
+GONE = object()  # who watches has been deactivated
 
 
 @dataclass(eq=False)
@@ -146,8 +148,9 @@ class Room:
     async def _read(self) -> None:
         wanted = {viewer.key for viewer in self.viewers}
         positions = {key: self.positions.get(key, 0) for key in wanted}
+        users = {viewer.user for viewer in self.viewers}
         try:
-            newer, over, self.ending = await in_thread(lambda: _newer(positions))
+            (newer, over, self.ending), welcome = await in_thread(lambda: (_newer(positions), _active(users)))
         except DatabaseError:
             log.warning("Could not read what is new of job %d; trying again.", self.job, exc_info=True)
             await asyncio.sleep(LOOK_SOON_S)
@@ -166,6 +169,8 @@ class Room:
                 viewer.put(batches[viewer.key])
             if viewer.key[0] in over:
                 viewer.put(END)
+            if viewer.user and viewer.user not in welcome:
+                viewer.put(GONE)
 
 
 class Hub:
@@ -203,6 +208,8 @@ class Hub:
                 except asyncio.TimeoutError:
                     yield b": still here\n\n"
                     continue
+                if item is GONE:
+                    return
                 if item is END:
                     yield message("end", {})
                     return
@@ -272,6 +279,10 @@ async def in_thread(function: Callable[[], T]) -> T:
             close_old_connections()
 
     return await asyncio.get_running_loop().run_in_executor(_readers, call)
+
+
+def _active(users: set[int]) -> set[int]:
+    return set(User.objects.filter(pk__in=users, is_active=True).values_list("pk", flat=True))
 
 
 def _newer(positions: dict[Key, int]) -> tuple[dict[Key, tuple[list[dict[str, Any]], bool]], set[int], bool]:

@@ -169,6 +169,24 @@ def test_the_end_of_the_attempt_ends_the_stream(running: Attempt) -> None:
     play(scene)
 
 
+def test_the_stream_of_who_is_deactivated_breaks_off_and_others_stay(running: Attempt, staff: User) -> None:
+    owner = running.job.owner
+
+    async def scene(hub: live.Hub) -> None:
+        mine = Page(hub.watch(running.job_id, running.pk, 0, 0, owner.pk))
+        staffs = Page(hub.watch(running.job_id, running.pk, 0, 0, staff.pk))
+        await mine.until(lambda: hub.connected, "no subscription")
+        await do(User.objects.filter(pk=owner.pk).update)(is_active=False)
+        await do(seed.add_steps)(running, seed.records(1, 2))
+        await do(seed.announce)(running, "steps")
+        await asyncio.wait_for(mine.task, 5)
+        assert "end" not in [event for event, _data, _id in mine.said]
+        await staffs.until(lambda: staffs.steps == [1, 2], "staff's stream stopped, too")
+        await staffs.close()
+
+    play(scene)
+
+
 def test_the_last_words_of_an_ended_attempt_are_waited_for(running: Attempt) -> None:
     async def scene(hub: live.Hub) -> None:
         page = Page(hub.watch(running.job_id, running.pk, 0, 0))
