@@ -1,0 +1,174 @@
+"""Datasets of numeric sequences: described, checked, shown, and offered to the recipe that takes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from jobs import datasets, services
+from jobs.job_file import JobFile
+from jobs.models import Dataset, Job
+from tests.jobs.views.conftest import People
+from tests.jobs.views.test_datasets import READING, begin, send, storage  # noqa: F401 (storage is a fixture)
+from workers.contract.datasets import Reading
+from workers.recipes.sequences.first_batch import first_batch
+
+STEPS = b"account,day,amount,gap,label\n" + b"".join(
+    b"a%d,%d,%d.5,%d,%s\n" % (i, t, 10 * i + t, t, b"bad" if i % 3 == 0 else b"good")
+    for i in range(20)
+    for t in range(4)
+)
+DESCRIBED = READING | {
+    "kind": "sequences", "layout": "steps", "id_column": "account", "order_column": "day", "features": "amount, gap",
+    "target": "label", "target_column": "label",
+}  # fmt: skip
+
+
+@pytest.fixture
+def sequences(owner: User, tmp_path: Path) -> Dataset:
+    file = tmp_path / "accounts.csv"
+    file.write_bytes(STEPS)
+    how = {
+        "layout": "steps",
+        "id_column": "account",
+        "features": ["amount", "gap"],
+        "target": "label",
+        "target_column": "label",
+    }
+    dataset, _ = datasets.register(
+        file, name="accounts", owner=owner, kind="sequences", sequences=how, dev_fraction=0.2, baseline=False
+    )
+    return dataset
+
+
+def test_a_file_of_time_steps_is_recognised_and_its_description_can_be_changed(people: People) -> None:
+    send(people.owner, begin(people.owner, body=STEPS).json()["uploads"][0], STEPS)
+    dataset = Dataset.objects.get()
+    assert dataset.kind == "texts", "account is not a name that is known"
+    url = f"/datasets/{dataset.pk}/describe/"
+    assert 'name="text_column"' in people.owner.get(url).text
+    other = people.owner.post(url, READING | {"kind": "sequences", "preview": "1"}).text
+    assert 'name="features"' in other and 'name="text_column"' not in other
+    for wrong, field in (
+        ({"features": "amount, much"}, "There is no column “much”"),
+        ({"id_column": ""}, "a column must say of which sequence it is"),
+        ({"target_column": ""}, "Choose the column that has it"),
+        ({"features": "amount, label"}, "“label” cannot be a feature"),
+    ):
+        answer = people.owner.post(url, DESCRIBED | wrong)
+        assert answer.status_code == 422 and field in answer.text
+    assert people.owner.post(url, DESCRIBED).status_code == 302
+    dataset.refresh_from_db()
+    assert (dataset.state, dataset.kind) == ("checking", "sequences")
+    how = Reading.model_validate(dataset.reading).sequences
+    assert how.features == ["amount", "gap"] and how.order_column == "day"
+
+
+def test_known_names_are_guessed_and_many_columns_are_written_short(people: People) -> None:
+    body = b"id," + b",".join(b"x%d" % i for i in range(1, 41)) + b",target\n" + b"a," + b"1," * 40 + b"2\n"
+    send(people.owner, begin(people.owner, body=body).json()["uploads"][0], body)
+    dataset = Dataset.objects.get()
+    assert dataset.kind == "sequences"
+    page = people.owner.get(f"/datasets/{dataset.pk}/describe/").text
+    assert 'value="x1..x40"' in page
+    answer = people.owner.post(
+        f"/datasets/{dataset.pk}/describe/",
+        DESCRIBED
+        | {
+            "layout": "columns",
+            "features": "x1..x40",
+            "id_column": "id",
+            "target": "number",
+            "target_column": "target",
+            "order_column": "",
+        },
+    )
+    assert answer.status_code == 302
+    dataset.refresh_from_db()
+    assert len(Reading.model_validate(dataset.reading).sequences.features) == 40
+
+
+def test_the_page_shows_values_lengths_and_what_the_model_sees(people: People, sequences: Dataset) -> None:
+    from django.conf import settings
+
+    sequences.statistics["first_batch"] = first_batch(settings.STORAGE_ROOT / sequences.key)
+    sequences.statistics["baselines"] = {"classification/majority": 0.65, "next_value/last_value": 1.25}
+    sequences.save()
+    page = people.owner.get(f"/datasets/{sequences.pk}/").text
+    assert page.count("<polyline") == 2 * 16
+    for text in (
+        "Sequences of train",
+        "Time steps per sequence",
+        "numeric sequences",
+        "65",
+        "Next value: the same as the last",
+    ):
+        assert text in page
+    assert people.other.get(f"/datasets/{sequences.pk}/").status_code == 404
+
+
+def test_a_recipe_is_offered_what_it_takes_and_told_why_not_the_rest(
+    people: People, sequences: Dataset, dataset: Dataset
+) -> None:
+    page = people.owner.get("/jobs/new/?recipe=sequences").text
+    assert f'<option value="{sequences.pk}"' in page and f'<option value="{dataset.pk}"' not in page
+    assert "reviews (texts with labels)" in " ".join(page.split())
+    # A dataset brings its recipe along.
+    by_dataset = people.owner.get(f"/jobs/new/?dataset={sequences.pk}").text
+    assert '<input type="hidden" name="recipe" value="sequences">' in by_dataset
+    with pytest.raises(services.Refused, match="this recipe takes texts with labels"):
+        JobFile("x", "text_classification", sequences.pk).submit(owner=sequences.owner)
+
+
+def test_a_job_on_sequences_is_submitted_from_the_form_and_from_a_file(people: People, sequences: Dataset) -> None:
+    data = {
+        "recipe": "sequences",
+        "name": "accounts",
+        "dataset": sequences.pk,
+        "data.goal": "classification",
+        "training.batch_size": "4",
+    }
+    answer = people.owner.post("/jobs/new/", data | {"do": "fill", "preset": "recurrent"}).text
+    assert 'name="clipping.max_norm" value="5"' in answer
+    answer = people.owner.post("/jobs/new/", data | {"do": "submit", "preset": "recurrent"})
+    job = Job.objects.get()
+    assert (job.recipe, job.dataset, job.newest.settings["data"]["goal"]) == ("sequences", sequences, "classification")
+    assert job.newest.settings["optimizer"]["learning_rate"] == 1e-3
+    text = people.owner.get(f"/jobs/{job.pk}/yaml/").content
+    again = JobFile.parse(text).submit(owner=sequences.owner)
+    assert again.newest.settings == job.newest.settings
+    assert people.owner.get(f"/jobs/new/?clone={job.pk}").status_code == 200
+    assert people.owner.get(f"/jobs/{job.pk}/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"data": {"goal": "regression"}}, "each sequence needs a number as its target"),
+        (
+            {"data": {"goal": "classification", "features": "amount, much"}},
+            "has no feature “much”; it has: amount, gap",
+        ),
+        (
+            {"data": {"goal": "next_value", "features": "gap", "next_of": "amount"}},
+            "is to be predicted, but it is not among",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_dataset_is_said_at_submission(
+    sequences: Dataset, given: dict[str, Any], text: str
+) -> None:
+    settings = given | {"training": {"batch_size": 4}}
+    with pytest.raises(services.Refused, match=text):
+        JobFile("x", "sequences", sequences.pk, settings=settings).submit(owner=sequences.owner)
+
+
+def test_json_of_a_sequence_is_what_a_job_reads(sequences: Dataset) -> None:
+    from django.conf import settings
+
+    lines = (settings.STORAGE_ROOT / sequences.key / "train.jsonl").read_text().splitlines()
+    assert set(json.loads(lines[0])) == {"id", "features", "label"}
