@@ -257,6 +257,14 @@ def _scale(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     return _event(attempt, rank, line, "", step=line["step"]) if count <= MOST_EVENTS else set()
 
 
+def _spike(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    return _event(attempt, rank, line, "", step=line["step"]) if count <= MOST_EVENTS else set()
+
+
+def _rewind(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
+    return _event(attempt, rank, line, "", step=line["step"])
+
+
 def _note(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     return _event(attempt, rank, line, _said(line, "text")) if count <= MOST_EVENTS else set()
 
@@ -290,6 +298,8 @@ _HANDLERS: dict[str, Callable[[Attempt, int, Line, int], set[str]]] = {
     "checkpoint": _checkpoint,
     "artifact": _artifact,
     "scale": _scale,
+    "spike": _spike,
+    "rewind": _rewind,
     "note": _note,
     "measured": _measured,
     "outcome": _outcome,

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy, gettext_noop
 from jobs import texts
 from jobs.forms import shown
 from jobs.models import END_REASON_LABELS, STATUS_LABELS, Attempt, JobEvent, RetentionRule
-from workers.contract.records import SKIP_FOUND_INF, SKIP_GRAD, SKIP_INPUT, SKIP_LOSS, from_json_number
+from workers.contract.records import SKIP_FOUND_INF, SKIP_GRAD, SKIP_INPUT, SKIP_LOSS, SKIP_SPIKE, from_json_number
 from workers.contract.states import EndReason, Status
 from workers.recipes.registry import RECIPES
 
@@ -257,6 +257,7 @@ _SKIPS = {
     SKIP_LOSS: gettext_lazy("loss not finite"),
     SKIP_GRAD: gettext_lazy("gradient not finite"),
     SKIP_INPUT: gettext_lazy("input not finite"),
+    SKIP_SPIKE: gettext_lazy("spike"),
 }
 
 
@@ -324,6 +325,21 @@ def in_words(event: JobEvent) -> str:
             if data.get("ranks"):
                 text += _("; overflowed on rank %(ranks)s") % {"ranks": ", ".join(map(str, data["ranks"]))}
             return text
+        case "spike":
+            what = _("gradient norm") if data.get("what") == "grad_norm" else _("loss")
+            text = _("Spike: %(what)s %(value)s, %(sigmas)s deviations above the mean of %(mean)s") % {
+                "what": what,
+                "value": number(data.get("value")),
+                "sigmas": number(data.get("sigmas")),
+                "mean": number(data.get("mean")),
+            }
+            return text + _("; the step was skipped") if data.get("skipped") else text
+        case "rewind":
+            why = skip_in_words(data.get("why") or "")
+            return _("Went back to the checkpoint of step %(step)s and on with the next batch (%(why)s).") % {
+                "step": data.get("to_step"),
+                "why": why,
+            }
         case "claimed" if data.get("host"):
             return _("%(host)s has taken the attempt.") % {"host": data["host"]}
         case "started":

@@ -261,6 +261,8 @@ class AttemptBeat(_Frozen):
 #   checkpoint           step, applied, path (relative to the run folder), bytes, good, seconds
 #   artifact             name, path, bytes
 #   scale                step, old, new, ranks[] (whose own gradient overflowed, where that is measured)
+#   spike                step, what (loss or grad_norm), value, mean, deviation, sigmas, skipped (bool)
+#   rewind               step, to_step, to_applied, segment, why (a SkipReason)
 #   note                 level, text, step|null
 #   measured             rank, peak_mb; of rank 0 also evaluation_s, evaluation_rows, checkpoint_s|null, checkpoint_bytes|null
 #                        (every rank, at the end of a dry run)

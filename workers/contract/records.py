@@ -46,12 +46,14 @@ SKIP_FOUND_INF = "found_inf"  # finite loss, overflowed gradients, with loss sca
 SKIP_LOSS = "non_finite_loss"
 SKIP_GRAD = "non_finite_grad"  # finite loss, non-finite gradients, without loss scaling
 SKIP_INPUT = "non_finite_input"
-SKIP_REASONS = (SKIP_FOUND_INF, SKIP_LOSS, SKIP_GRAD, SKIP_INPUT)
+SKIP_SPIKE = "spike"  # all finite, but far above the latest steps
+SKIP_REASONS = (SKIP_FOUND_INF, SKIP_LOSS, SKIP_GRAD, SKIP_INPUT, SKIP_SPIKE)
 
 # Names of extras: what is recorded every so many steps only.
 GROUP_NORM = "norm:"  # and the part of the model: L2 norm of its gradient, as grad_norm is
 ZERO_GRADIENTS = "zero_gradients"  # share of gradient elements that are zero
 LOCAL_NORM = "local_norm"  # L2 norm of this rank's own gradient, unscaled, before it was averaged over ranks
+SPIKE = "spike"  # "loss" or "grad_norm": which was far above those of the latest steps
 
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 

@@ -343,6 +343,15 @@ class LossScalingSettings(SettingsGroup):
         return self
 
 
+class BadStep(str, Enum):
+    SKIP = "skip"
+    STOP = "stop"
+    REWIND = "rewind"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 class LimitSettings(SettingsGroup):
     """When to give up. Skipped steps leave the weights untouched; a step with a high but finite loss or norm is applied."""
 
@@ -354,6 +363,26 @@ class LimitSettings(SettingsGroup):
         basic=True,
         ge=1,
         le=100_000,
+    )
+    on_bad_step: BadStep = setting(
+        BadStep.SKIP,
+        "After a bad step",
+        "When input, loss or gradient is not finite: skip the step; stop at once; or rewind to the newest checkpoint and go "
+        "on with the batches after the bad one. An overflow under loss scaling is not one of them: it is always skipped.",
+    )
+    most_rewinds: int = setting(
+        2,
+        "Most rewinds",
+        "Of one run, for bad steps and spikes together; after them, bad steps are skipped and spikes recorded.",
+        ge=0,
+        le=100,
+    )
+    input_limit: float | None = setting(
+        None,
+        "Input limit",
+        "A number in a batch beyond ± this counts as one that is not finite: the step is bad, and its row is named. "
+        "Whole numbers, such as tokens, are not looked at. Empty: no limit.",
+        gt=0,
     )
     loss_limit: float | None = setting(
         1e4,
@@ -373,6 +402,51 @@ class LimitSettings(SettingsGroup):
         ge=0.01,
         le=8760,
     )
+
+
+class SpikeAction(str, Enum):
+    IGNORE = "ignore"
+    RECORD = "record"
+    SKIP = "skip"
+    REWIND = "rewind"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class SpikeSettings(SettingsGroup):
+    """A loss or gradient norm far above those of the latest steps, though finite."""
+
+    action: SpikeAction = setting(
+        SpikeAction.RECORD,
+        "At a spike",
+        "ignore: do not look for any; record: an event, and the step is applied; skip: an event, and the step is not applied; "
+        "rewind: go back to the newest checkpoint and on with the batches after it.",
+    )
+    window: int = setting(
+        128,
+        "Window",
+        "Latest steps that a step is compared with; spikes are not among them.",
+        unit="steps",
+        ge=8,
+        le=10_000,
+    )
+    sigmas: float = setting(
+        6.0, "Deviations", "So many standard deviations above the mean of the window is a spike.", ge=1, le=100
+    )
+    active_after: int = setting(
+        64, "Active after", "Steps in the window before any is called a spike.", unit="steps", ge=2, le=10_000
+    )
+
+    @model_validator(mode="after")
+    def _window_suffices(self) -> SpikeSettings:
+        if self.window < self.active_after:
+            raise Misfit(
+                "The window (%(window)d) must hold the steps after which it is active (%(after)d).",
+                window=self.window,
+                after=self.active_after,
+            )
+        return self
 
 
 class CheckpointSettings(SettingsGroup):

@@ -120,6 +120,22 @@ def make_moments(optimizer: Any, parameters: list[Any]) -> None:
     optimizer._create_accumulators(paddle.base.framework.default_main_program().global_block(), parameters)
 
 
+def tensors_of(model: Any, optimizer: Any) -> list[Any]:
+    """All that `set_weights` and `set_moments` write into, in the same order on every rank."""
+    parameters = dict(model.named_parameters())
+    accumulators = optimizer._accumulators
+    return [
+        *model.state_dict().values(),
+        *(tensor for _, tensor in sorted(optimizer._master_weights.items())),
+        *(
+            accumulators[name][_key(optimizer, parameter)]
+            for name in sorted(accumulators)
+            for parameter in parameters.values()
+            if _key(optimizer, parameter) in accumulators[name]
+        ),
+    ]
+
+
 def _key(optimizer: Any, parameter: Any) -> str:
     """By which the optimizer knows the accumulators of `parameter`."""
     name: str = optimizer._master_weights.get(parameter.name, parameter).name

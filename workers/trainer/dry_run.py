@@ -36,7 +36,7 @@ def measure(run: Run, memory: Memory) -> Request | None:
 
 def _checkpoint(run: Run) -> dict[str, Any]:
     """Written as a real one is, with best weights in it, and removed at once: nobody hears of it."""
-    from workers.trainer.loop import snapshot_of
+    from workers.trainer.recovery import snapshot_of
 
     started = time.monotonic()
     if run.ranks.rank == 0:

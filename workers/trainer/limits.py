@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from workers.contract.records import SKIP_FOUND_INF, SKIP_GRAD, SKIP_INPUT, SKIP_LOSS
+from workers.contract.records import SKIP_FOUND_INF, SKIP_GRAD, SKIP_INPUT, SKIP_LOSS, SKIP_SPIKE
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
-from workers.contract.training import LimitSettings
+from workers.contract.training import BadStep, LimitSettings
 from workers.trainer.task import TrainingFailed
 
 
@@ -39,6 +39,8 @@ class Limits:
 
     def check(self, facts: StepFacts) -> None:
         limit = self.settings.skip_limit
+        if self.settings.on_bad_step is BadStep.STOP and facts.skipped in (SKIP_INPUT, SKIP_LOSS, SKIP_GRAD):
+            raise _skips_end_it([facts])
         loss_limit, norm_limit = self.settings.loss_limit, self.settings.grad_norm_limit
         _count(self.skipped, facts, facts.skipped is not None)
         # A skipped step is none that went well: it neither adds to these counts nor ends them.
@@ -64,6 +66,11 @@ class Limits:
             )
             raise TrainingFailed(EndReason.DIVERGED, text, step=first.step)
 
+    def begin_anew(self) -> None:
+        """After a rewind."""
+        for run in (self.skipped, self.high_loss, self.high_norm):
+            run.clear()
+
 
 def _count(run: list[StepFacts], facts: StepFacts, bad: bool) -> None:
     if bad:
@@ -74,7 +81,6 @@ def _count(run: list[StepFacts], facts: StepFacts, bad: bool) -> None:
 
 def _skips_end_it(run: list[StepFacts]) -> TrainingFailed:
     first, last = run[0], run[-1]
-    collapsed = all(facts.skipped == SKIP_FOUND_INF for facts in run)
     sentences = [_what_was_wrong(first)]
     if len(run) > 1:
         span = {"count": len(run), "first": first.step, "last": last.step}
@@ -87,11 +93,18 @@ def _skips_end_it(run: list[StepFacts]) -> TrainingFailed:
     sentences.append(Text("The weights are those of the step before."))
     own = first.bad_inputs or first.bad_losses or first.bad_gradients
     return TrainingFailed(
-        EndReason.LOSS_SCALE_COLLAPSED if collapsed else EndReason.NON_FINITE,
+        _reason(run),
         Text.joined(*sentences),
         rank=own[0] if own and len(own) < len(first.losses) else None,
         step=first.step,
     )
+
+
+def _reason(run: list[StepFacts]) -> EndReason:
+    reasons = {facts.skipped for facts in run}
+    if reasons == {SKIP_FOUND_INF}:
+        return EndReason.LOSS_SCALE_COLLAPSED
+    return EndReason.DIVERGED if reasons == {SKIP_SPIKE} else EndReason.NON_FINITE
 
 
 def _what_was_wrong(facts: StepFacts) -> Text:
@@ -125,6 +138,13 @@ def _what_was_wrong(facts: StepFacts) -> Text:
             step=step,
             loss=facts.loss,
             scale=facts.loss_scale,
+        )
+    if facts.skipped == SKIP_SPIKE:
+        return Text(
+            "At step %(step)d the loss was %(loss).4g and the gradient norm %(norm).4g, far above those of the steps before.",
+            step=step,
+            loss=facts.loss,
+            norm=facts.grad_norm,
         )
     assert facts.skipped == SKIP_GRAD
     return Text(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ from workers.contract import records
 from workers.contract.messages import Request
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
+from workers.contract.training import SpikeAction
 from workers.trainer import checkpoint, gradients
 from workers.trainer.agreement import BAD_GRADIENT, BAD_INPUT, BAD_LOSS, FINE, Word, agree, facts_of, fingerprint
 from workers.trainer.averaging import WeightAverage
-from workers.trainer.checkpoint import Arrays, Snapshot
+from workers.trainer.checkpoint import Arrays
 from workers.trainer.clipping import Clipper
 from workers.trainer.control import ControlFile
 from workers.trainer.dry_run import measure
@@ -26,8 +27,10 @@ from workers.trainer.limits import Limits
 from workers.trainer.memory import Memory
 from workers.trainer.precision import Caster, LossScaler
 from workers.trainer.ranks import Ranks
+from workers.trainer.recovery import calls_for_rewind, may_rewind, rewind, rewinds_for_spikes, snapshot_of
 from workers.trainer.sampler import Position, Sampler, reseed
 from workers.trainer.schedule import Schedule
+from workers.trainer.spikes import Spikes
 from workers.trainer.spool import Events, Steps
 from workers.trainer.task import Batch, Context, Floats, Rows, Task
 
@@ -54,6 +57,8 @@ class Progress:
     evaluated_at: int | None = None  # the step of the newest evaluation
     reached: float | None = None  # what an evaluation must be above, by the least gain, to count as better
     waited: int = 0  # evaluations in a row that were not better
+    segment: int = 0  # of the records; a rewind begins a new one
+    rewinds: int = 0
 
 
 @dataclass
@@ -70,6 +75,7 @@ class Run:
     caster: Caster
     scaler: LossScaler
     clipper: Clipper
+    spikes: Spikes
     schedule: Schedule
     sampler: Sampler
     ranks: Ranks
@@ -92,10 +98,15 @@ def train(run: Run) -> EndReason:
     apart = watched.local_norms and ranks.world > 1
     compared = watched.compare_ranks_every if ranks.world > 1 else None
     limits, memory = Limits(settings.limits), Memory(ranks.device)
+    most_input = settings.limits.input_limit
     checkpoints_made, logged = 0, 0.0
     leave: Request | None = None
     dry_run = run.context.spec.dry_run_steps
     last_step = math.inf if dry_run is None else progress.step + dry_run
+    if may_rewind(run) and dry_run is None:
+        checkpoint.make_moments(optimizer, parameters)
+        run.checkpoint_at = None
+        _checkpoint(run)  # of the beginning, to have one of this attempt's own
     run.model.train()
     run.began = time.monotonic()
 
@@ -117,7 +128,7 @@ def train(run: Run) -> EndReason:
         whole_weight = _count(task.weights[taken])
         own_weight = sum(_count(weight) for weight in weights)
         bad_input = not all(
-            _finite(weight) and all(_finite(array) for array in batch.arrays.values())
+            _fine(weight, most_input) and all(_fine(array, most_input) for array in batch.arrays.values())
             for batch, weight in zip(batches, weights, strict=True)
         )
         data_s = time.perf_counter() - started
@@ -168,6 +179,9 @@ def train(run: Run) -> EndReason:
         agreed = agree(ranks, word, whole_weight, step)
         facts = facts_of(agreed, step, whole_weight, scale)
         leave, found_inf = agreed.leave, agreed.found_inf
+        spike = run.spikes.check(facts.loss, agreed.norm) if facts.skipped is None else None
+        if spike and (settings.spikes.action is SpikeAction.SKIP or rewinds_for_spikes(run)):
+            facts = replace(facts, skipped=records.SKIP_SPIKE)
 
         # Clip, then step; or leave the step out, on all ranks, in every precision.
         limit = clipper.limit
@@ -179,7 +193,7 @@ def train(run: Run) -> EndReason:
             run.caster.after_step()
             run.average.follow(progress.applied)
         else:
-            scaler.skip()
+            scaler.skip(overflow=facts.skipped != records.SKIP_SPIKE)
         scaler.update()
         optimizer.clear_grad()
         at, progress.at, progress.step = progress.at, sampler.after(progress.at), step
@@ -192,10 +206,12 @@ def train(run: Run) -> EndReason:
             extras[records.ZERO_GRADIENTS] = float(read[1]) / gradients.elements(grads)
         if own_norm is not None:
             extras[records.LOCAL_NORM] = own_norm
+        if spike:
+            extras[records.SPIKE] = spike.what
         run.steps.record(
             {
                 "v": records.VERSION,
-                "seg": 0,
+                "seg": progress.segment,
                 "step": step,
                 "applied": progress.applied,
                 "epoch": at.epoch,
@@ -223,6 +239,8 @@ def train(run: Run) -> EndReason:
         # What is rare.
         if scaler.value != scale and ranks.rank == 0:
             events.say("scale", step=step, old=scale, new=scaler.value, ranks=facts.bad_gradients)
+        if spike and ranks.rank == 0:
+            events.say("spike", step=step, **asdict(spike), sigmas=spike.sigmas, skipped=facts.skipped is not None)
         if bad_input:
             _name_bad_rows(run, batches, weights)
         if ranks.rank == 0 and time.monotonic() - logged > LOG_EVERY_S:
@@ -236,6 +254,10 @@ def train(run: Run) -> EndReason:
             if leave is not None:
                 return REASONS[leave]
             continue
+        if calls_for_rewind(run, facts):
+            rewind(run, facts)
+            limits.begin_anew()
+            _checkpoint(run)  # who dies now comes back to after the bad batch
         applied_now = facts.skipped is None
         every = settings.checkpoints.evaluate_every_steps
         if (applied_now and progress.applied % every == 0) if every else progress.at.epoch > at.epoch:
@@ -280,8 +302,11 @@ def _tokens(batches: list[Batch], shares: list[Rows]) -> int | None:
     return sum(counts) if shares else 0
 
 
-def _finite(array: Any) -> bool:
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+def _fine(array: Any, most: float | None) -> bool:
+    """Whether all is finite, and within ± `most`."""
+    if array.dtype.kind != "f" or not len(array):
+        return True
+    return bool(np.isfinite(array).all() if most is None else (np.abs(array) <= most).all())
 
 
 def _code(bad_input: bool, loss: float, norm: float | None) -> int:
@@ -294,11 +319,14 @@ def _code(bad_input: bool, loss: float, norm: float | None) -> int:
 
 
 def _name_bad_rows(run: Run, batches: list[Any], weights: list[Floats]) -> None:
+    most = run.context.settings.limits.input_limit
     for batch, weight in zip(batches, weights, strict=True):
         for name, array in [("weight", weight), *batch.arrays.items()]:
-            if _finite(array):
+            if _fine(array, most):
                 continue
-            bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+            bad = ~(np.abs(array) <= (np.finfo(array.dtype).max if most is None else most)).reshape(len(array), -1).all(
+                axis=1
+            )
             rows = ", ".join(str(row + 1) for row in batch.rows[bad][:10])
             text = Text(
                 "Not finite in the training rows of rank %(rank)d: %(name)s of row %(rows)s.",
@@ -420,31 +448,3 @@ def _checkpoint(run: Run) -> None:
             good=True,
             seconds=written.seconds,
         )
-
-
-def snapshot_of(run: Run) -> Snapshot:
-    progress = run.progress
-    state = {
-        "format": checkpoint.FORMAT,
-        "step": progress.step,
-        "applied": progress.applied,
-        "epoch": progress.at.epoch,
-        "offset": progress.at.offset,
-        "best": progress.best,
-        "best_step": progress.best_step,
-        "reached": progress.reached,
-        "waited": progress.waited,
-        "scaler": run.scaler.state(),
-        "clipper": run.clipper.state(),
-        "plan": run.plan,
-        "identity": run.task.identity,
-        "settings": run.context.settings.model_dump(mode="json"),
-        "versions": {"paddle": paddle.__version__, "numpy": np.__version__},
-    }
-    return Snapshot(
-        checkpoint.weights_of(run.model, run.optimizer),
-        checkpoint.moments_of(run.model, run.optimizer),
-        run.average.state(),
-        run.best_weights,
-        state,
-    )

@@ -194,8 +194,9 @@ class LossScaler(paddle.amp.GradScaler):  # type: ignore[misc]
         """Whether the newest unscale_ met a non-finite gradient on this rank."""
         return self._enable and bool(self._found_inf)
 
-    def skip(self) -> None:
-        self._cache_found_inf = True  # what `step` notes after a step it left out
+    def skip(self, *, overflow: bool) -> None:
+        """In the place of `step`. A step that was left out though its gradients were finite does not lower the scale."""
+        self._cache_found_inf = overflow  # what `step` notes after a step it left out
 
     def update(self) -> None:
         super().update()

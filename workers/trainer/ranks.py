@@ -60,6 +60,22 @@ class Ranks:
         result: Floats = tensor.numpy()
         return result
 
+    def from_first(self, value: T | None) -> T:
+        """Rank 0's `value`, on all."""
+        values: list[Any] = [value]
+        if self.world > 1:
+            distributed.broadcast_object_list(values, src=0)
+        found: T = values[0]
+        return found
+
+    def take_from_first(self, tensors: list[Any]) -> None:
+        """Make each tensor what it is on rank 0."""
+        if self.world == 1:
+            return
+        with paddle.no_grad():
+            for tensor in tensors:
+                distributed.broadcast(tensor, src=0)
+
     def alone(self, work: Callable[[], T]) -> T | None:
         """Rank 0 does `work` (no Paddle in it: it runs in a thread) while all keep in touch, for as
         long as it takes. Its result on rank 0, None elsewhere; PeerFailed elsewhere if it raised."""

@@ -22,8 +22,10 @@ from workers.trainer.loop import Progress, Run, named_parameters
 from workers.trainer.optimizer import build as build_optimizer
 from workers.trainer.precision import Caster, LossScaler
 from workers.trainer.ranks import Ranks
+from workers.trainer.recovery import restore
 from workers.trainer.sampler import Position, Sampler, reseed
 from workers.trainer.schedule import Schedule
+from workers.trainer.spikes import Spikes
 from workers.trainer.spool import Events, Steps
 from workers.trainer.task import Context, Task, TrainingFailed
 
@@ -57,6 +59,7 @@ def start(context: Context, ranks: Ranks, events: Events) -> Run:
         caster=caster,
         scaler=scaler,
         clipper=Clipper(settings.clipping, parameters),
+        spikes=Spikes(settings.spikes),
         schedule=Schedule.of(settings.optimizer, settings.schedule, 0),
         sampler=sampler,
         ranks=ranks,
@@ -119,10 +122,12 @@ def _go_on_from(run: Run) -> None:
             )
     old = _in_todays_names(state["settings"], settings)
     changed = _changed(old, settings.model_dump(mode="json"))
-    if "optimizer.kind" not in changed:
-        checkpoint.set_moments(run.model, run.optimizer, saved.moments)
-    checkpoint.set_weights(run.model, saved.weights, run.optimizer)
-    run.average.restore(saved.average)
+    restore(
+        run,
+        saved,
+        moments="optimizer.kind" not in changed,
+        keep_scale="loss_scaling.init_scale" not in changed,
+    )
     run.best_weights = saved.best if run.ranks.rank == 0 else None
     run.progress = Progress(
         state["step"],
@@ -132,15 +137,14 @@ def _go_on_from(run: Run) -> None:
         state["best_step"],
         reached=state.get("reached", state["best"]),
         waited=state.get("waited", 0),
+        segment=state.get("segment", 0),
+        rewinds=state.get("rewinds", 0),
     )
     # Who goes on after an early stop wants more of it: the patience begins anew.
     if run.progress.waited >= (settings.early_stopping.patience or math.inf):
         run.progress.waited = 0
     run.checkpoint_at = state["step"]
 
-    if state["scaler"] is not None:
-        run.scaler.restore(state["scaler"], keep_scale="loss_scaling.init_scale" not in changed)
-    run.clipper.restore(state.get("clipper"))
     for name, value in (("beta1", settings.optimizer.beta1), ("beta2", settings.optimizer.beta2)):
         if f"optimizer.{name}" in changed:
             _set_power(run.optimizer, f"{name}_pow_acc", value ** (state["applied"] + 1))

@@ -44,7 +44,7 @@ class Step:
         self.scaler.unscale_(self.optimizer)
         assert self.scaler.found_inf is overflow
         if overflow:
-            self.scaler.skip()
+            self.scaler.skip(overflow=True)
         else:
             self.scaler.step(self.optimizer)
         self.scaler.update()

@@ -27,6 +27,8 @@ EPOCHS = {"training": {"max_steps": None, "batch_size": 16, "epochs": 1}}
 EVALUATED = {"checkpoints": {"evaluate_every_steps": 2}}
 BAD = {"optimizer": {"learning_rate": 1e12}, "schedule": {"warmup_steps": 0}, "training": {"max_steps": 20}}
 
+SPIKY = {"spikes": {"window": 60, "active_after": 4, "sigmas": 1.0}, "training": {"max_steps": 70}}
+
 # field: (what it is set to, the other settings with which it shows)
 SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
     "data.max_length": (8, {}),
@@ -76,6 +78,13 @@ SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
     "loss_scaling.floor": (2.0**26, OVERFLOWING),
     "loss_scaling.ceiling": (8.0, GROWING),
     "regularisation.dropout": (0.5, {}),
+    "limits.on_bad_step": ("stop", BAD),
+    "limits.most_rewinds": (1, {**BAD, "limits": {"on_bad_step": "rewind", "skip_limit": 2}}),
+    "limits.input_limit": (0.5, {"limits": {"skip_limit": 2}}),
+    "spikes.action": ("ignore", SPIKY),
+    "spikes.window": (64, SPIKY),
+    "spikes.sigmas": (50.0, SPIKY),
+    "spikes.active_after": (60, SPIKY),
     "limits.skip_limit": (2, BAD),
     "limits.loss_limit": (0.1, {"limits": {"skip_limit": 2}}),
     "limits.grad_norm_limit": (1e-3, {"limits": {"skip_limit": 2}}),
@@ -121,6 +130,7 @@ def observed(path: Path, dataset: Path, changes: dict[str, dict[str, Any]]) -> d
         "end": end,
         "steps": seen,
         "checkpoints": [path.name for path in work.attempt.checkpoints()],
+        "spikes": [(line["step"], line["sigmas"]) for line in work.attempt.events("spike")],
         "evaluations": [line["step"] for line in work.attempt.events("evaluation")],
         "weights": digest.hexdigest(),
         "averaged": (work.attempt.checkpoints() or [path])[-1].joinpath("average.safetensors").exists(),

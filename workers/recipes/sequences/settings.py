@@ -18,6 +18,7 @@ from workers.contract.training import (
     OptimizerSettings,
     PrecisionSettings,
     ScheduleSettings,
+    SpikeSettings,
     TrainingSettings,
 )
 
@@ -180,6 +181,7 @@ class SequencesSettings(SettingsGroup):
     loss_scaling: LossScalingSettings = LossScalingSettings()
     regularisation: RegularisationSettings = RegularisationSettings()
     limits: LimitSettings = LimitSettings()
+    spikes: SpikeSettings = SpikeSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
     early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
     monitoring: MonitoringSettings = MonitoringSettings()
