@@ -16,6 +16,7 @@ from django.contrib.auth.validators import UnicodeUsernameValidator
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
+from django.db.models import ProtectedError
 from django.utils.translation import gettext as _
 
 from jobs import limits
@@ -57,7 +58,8 @@ def add(
         errors["name"] = _("At most %(limit)s characters.") % {"limit": 150}
     else:
         errors |= _complaints("name", lambda: UnicodeUsernameValidator()(name))
-        if User.objects.filter(username__iexact=name).exists():
+        # No column of PostgreSQL holds a NUL, nor may one be looked for.
+        if "name" not in errors and User.objects.filter(username__iexact=name).exists():
             errors["name"] = _("There is an account with this name already.")
     errors |= _wrong_email(email)
     person = User(username=name, email=email, is_staff=staff or superuser, is_superuser=superuser)
@@ -131,21 +133,27 @@ def set_active(person: User, active: bool, *, actor: User) -> bool:
 
 
 def delete(person: User, *, actor: User) -> None:
-    with transaction.atomic():
-        actor, person = _locked(actor, person)
-        if person == actor:
-            raise Refused({"": _("Nobody deletes their own account; ask another superuser.")})
-        if why := why_not_deleted(person):
-            raise Refused({"": why})
-        _event(Kind.DELETED, None, actor, name=person.get_username())
-        person.delete()
+    try:
+        with transaction.atomic():
+            actor, person = _locked(actor, person)
+            if person == actor:
+                raise Refused({"": _("Nobody deletes their own account; ask another superuser.")})
+            if why := why_not_deleted(person):
+                raise Refused({"": why})
+            _event(Kind.DELETED, None, actor, name=person.get_username())
+            person.delete()
+    except (IntegrityError, ProtectedError):
+        # Something of theirs has come in between.
+        raise Refused({"": _kept()}) from None
 
 
 def why_not_deleted(person: User) -> str:
-    """ "" if nothing is left of them but the account."""
-    if person.jobs.exists() or person.datasets.exists():
-        return _("It has jobs or datasets, so it can only be deactivated.")
-    return ""
+    """Empty if nothing is left of them but the account."""
+    return _kept() if person.jobs.exists() or person.datasets.exists() else ""
+
+
+def _kept() -> str:
+    return _("It has jobs or datasets, so it can only be deactivated.")
 
 
 def set_limits(person: User | None, values: dict[str, Any], *, actor: User) -> bool:
@@ -197,7 +205,8 @@ def new_password() -> str:
 
 def _locked(actor: User, person: User) -> tuple[User, User]:
     """Both as they are now, until the transaction ends: two superusers cannot take each other's rights at once."""
-    rows = {row.pk: row for row in User.objects.select_for_update().filter(pk__in={actor.pk, person.pk}).order_by("pk")}
+    both = User.objects.select_for_update(no_key=True).filter(pk__in={actor.pk, person.pk})
+    rows = {row.pk: row for row in both.order_by("pk")}
     if actor.pk not in rows or person.pk not in rows or not may_manage(rows[actor.pk], rows[person.pk]):
         raise Refused({"": _("Your account may not do this.")})
     return rows[actor.pk], rows[person.pk]

@@ -233,9 +233,10 @@ def _new_attempt(
 ) -> Attempt:
     dump, recipe = settings.model_dump(mode="json"), registry.recipe(job.recipe)
     devices = dump.get("devices") or {}
-    # What goes on by itself asks nobody; two requests at once are counted one after the other.
+    # What goes on by itself asks nobody. Two requests at once are counted one after the other; no_key, since each
+    # holds the owner's key already by the job that it has just written.
     if cause is not Attempt.Cause.DRAIN:
-        owner = User.objects.select_for_update().get(pk=job.owner_id)
+        owner = User.objects.select_for_update(no_key=True).get(pk=job.owner_id)
         if errors := limits.against(owner, settings=dump, priority=job.priority):
             raise Refused(errors)
     attempt = Attempt.objects.create(

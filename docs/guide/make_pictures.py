@@ -105,6 +105,10 @@ def hosts(page: Page, site: Site) -> None:
     page.goto("/hosts/")
 
 
+def people(page: Page, site: Site) -> None:
+    page.goto("/people/")
+
+
 @dataclass(frozen=True)
 class Picture:
     name: str
@@ -123,6 +127,7 @@ PICTURES = [
     Picture("retry", retry),
     Picture("dataset", dataset),
     Picture("hosts", hosts, "admin"),
+    Picture("people", people, "admin"),
 ]
 
 

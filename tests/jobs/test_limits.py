@@ -14,7 +14,7 @@ from jobs.models import Account, Artifact, Attempt, Checkpoint, Dataset, Default
 from workers.contract.messages import Request
 from workers.contract.states import Status
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.postgresql_too]
 
 
 @pytest.fixture
