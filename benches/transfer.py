@@ -6,7 +6,6 @@ while it is sent. TRANSFER_BYTES says how large it is, 2 GiB by default; three t
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import platform
@@ -17,12 +16,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from benches import environment as bench
+
+if TYPE_CHECKING:
+    from tests.end_to_end.visitor import Visitor
 
 BYTES = int(os.environ.get("TRANSFER_BYTES", 2 * 2**30))
 PART = 8 * 2**20
@@ -61,32 +62,6 @@ def parts() -> Iterator[bytes]:
             yield part
         if not left:
             return
-
-
-class Client:
-    """Logged in."""
-
-    def __init__(self, url: str) -> None:
-        self._connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=120)
-        self._used = 0.0
-        token = "a" * 32
-        self._headers = {"Cookie": f"csrftoken={token}", "X-CSRFToken": token}
-        answer = self.post("/login/", {"username": "owner", "password": "only-for-the-bench"})
-        answer.read()
-        session = next(value for value in answer.headers.get_all("Set-Cookie", []) if value.startswith("sessionid="))
-        self._headers["Cookie"] += f"; {session.partition(';')[0]}"
-
-    def ask(self, method: str, url: str, body: bytes = b"", **headers: str) -> http.client.HTTPResponse:
-        if time.monotonic() - self._used > 2:
-            # The server closes what is idle for 5 s.
-            self._connection.close()
-        self._connection.request(method, url, body, self._headers | headers)
-        self._used = time.monotonic()
-        return self._connection.getresponse()
-
-    def post(self, url: str, data: dict[str, Any], **headers: str) -> http.client.HTTPResponse:
-        headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
-        return self.ask("POST", url, urlencode(data).encode(), **headers)
 
 
 class Peak:
@@ -132,7 +107,7 @@ class CheckWatch(threading.Thread):
                     continue
 
 
-def upload(client: Client, web: int) -> tuple[Peak, str]:
+def upload(client: Visitor, web: int) -> tuple[Peak, str]:
     announced = json.dumps([{"field": "file", "name": "large.csv", "bytes": BYTES}])
     answer = client.post(
         "/datasets/new/", {"source": "file", "name": "large", "announced": announced}, Accept="application/json"
@@ -147,7 +122,7 @@ def upload(client: Client, web: int) -> tuple[Peak, str]:
     return peak, said["next"]
 
 
-def download(client: Client, web: int, url: str) -> tuple[Peak, int]:
+def download(client: Visitor, web: int, url: str) -> tuple[Peak, int]:
     with Peak(web) as peak:
         answer = client.ask("GET", url)
         assert answer.status == 200, (answer.status, url)
@@ -173,6 +148,7 @@ def measure(folder: Path) -> bool:
     from jobs import services
     from jobs.models import Artifact, Dataset
     from tests.end_to_end.stack import DatabaseOf, Stack, until
+    from tests.end_to_end.visitor import Visitor
 
     stack = Stack(folder)
     try:
@@ -180,10 +156,8 @@ def measure(folder: Path) -> bool:
         with DatabaseOf(stack.data_dir):
             stack.start()
             owner = User.objects.get(username="owner")
-            owner.set_password("only-for-the-bench")
-            owner.save()
             pids = {name: _pid(stack, name) for name in ("web", "worker")}
-            client = Client(stack.url)
+            client = Visitor(stack.url)
             peak, page = upload(client, pids["web"])
             met = told("upload in parts of 8 MiB", peak, BYTES)
             dataset = Dataset.objects.get()

@@ -14,7 +14,6 @@ from shutil import rmtree
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count
 from django.utils import timezone
 from django.utils.translation import gettext_noop
 from pydantic import ValidationError
@@ -87,7 +86,7 @@ class Checks:
                 self._send(dataset, folder, number=dataset.check_try + 1)
 
     def _send(self, dataset: Dataset, folder: Path, *, number: int) -> None:
-        host = _host(not_on=dataset.check_host if number > 1 else "")
+        host = _host(dataset, not_on=dataset.check_host if number > 1 else "")
         if host is None:
             return
         changes: dict[str, Any] = {"check_try": number, "check_host": host.name, "check_sent_at": timezone.now()}
@@ -105,18 +104,16 @@ def _mine(dataset: Dataset) -> Any:
     return Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.CHECKING, check_uid=dataset.check_uid)
 
 
-def _host(*, not_on: str) -> Host | None:
-    """One that takes work: another than the last if there is one, the one with the fewest checks and attempts."""
-    checking = dict(
-        Dataset.objects.filter(state=Dataset.State.CHECKING, check_try__gt=0)
-        .values_list("check_host")
-        .annotate(Count("pk"))
-    )
+def _host(dataset: Dataset, *, not_on: str) -> Host | None:
+    """One that takes work and checks nothing else: another than the last if there is one, the one with the fewest attempts.
+    Without one the dataset waits here, where whichever host is free first can take it."""
+    checking = Dataset.objects.filter(state=Dataset.State.CHECKING, check_try__gt=0).exclude(pk=dataset.pk)
+    busy = set(checking.values_list("check_host", flat=True))
 
-    def order(host: Host) -> tuple[bool, int, int, str]:
-        return host.name == not_on, checking.get(host.name, 0), host.placements.holding().count(), host.name
+    def order(host: Host) -> tuple[bool, int, str]:
+        return host.name == not_on, host.placements.holding().count(), host.name
 
-    return min(Host.objects.accepting(), key=order, default=None)
+    return min((host for host in Host.objects.accepting() if host.name not in busy), key=order, default=None)
 
 
 def _progress(path: Path) -> Progress | None:

@@ -9,7 +9,7 @@ import pytest
 
 from jobs import datasets
 from jobs.controller.datasets import AGAIN_S, MOST_TRIES, SILENT_S, Checks, tidy
-from jobs.models import Dataset, Host
+from jobs.models import Dataset
 from tests.browser import seed
 from workers.contract.datasets import PROGRESS, RESULT, CheckResult, CheckSpec, Progress, check_key, dataset_key
 
@@ -104,7 +104,7 @@ def test_one_that_speaks_is_left_alone_and_its_words_are_shown(
         checks.run(i * SILENT_S * 0.9)
     assert len(sent.all) == 1
     asked.refresh_from_db()
-    assert asked.check_progress == {"stage": "reading rows", "done": 5, "total": 9, "host": "one"}
+    assert asked.check_progress == {"stage": "reading rows", "done": 5, "total": 9, "host": "one", "left_s": None}
 
 
 def test_an_answer_is_taken_and_the_folder_goes(checks: Checks, asked: Dataset, folder: Path, tmp_path: Path) -> None:
@@ -140,12 +140,18 @@ def test_an_answer_without_its_files_refuses(checks: Checks, asked: Dataset, fol
     assert asked.state == State.REFUSED
 
 
-def test_the_host_with_the_fewest_checks_is_asked(checks: Checks, asked: Dataset, sent: Sent) -> None:
+def test_a_host_checks_one_dataset_at_a_time_and_the_others_wait(checks: Checks, asked: Dataset, sent: Sent) -> None:
     seed.host("a"), seed.host("b")
-    Dataset.objects.create(name="other", state=State.CHECKING, check_uid="f" * 32, check_try=1, check_host="a")
+    other = Dataset.objects.create(name="other", state=State.CHECKING, check_uid="f" * 32, check_try=1, check_host="a")
+    third = Dataset.objects.create(name="third", state=State.CHECKING, check_uid="e" * 32)
     checks.run(0)
-    assert (1, "b") in sent.all
-    assert Host.objects.count() == 2
+    assert sent.all == [(1, "b")]
+    checks.run(1)
+    third.refresh_from_db()
+    assert (third.check_try, third.check_host) == (0, "")
+    Dataset.objects.filter(pk=other.pk).update(state=State.REFUSED)
+    checks.run(2)
+    assert sent.all == [(1, "b"), (1, "a")]
 
 
 def test_what_nobody_knows_is_tidied_up_only_when_it_is_old(
