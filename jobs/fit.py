@@ -107,7 +107,7 @@ def judge(
     if not points:
         return Verdict(Word.TOO_FEW if over else Word.TOO_EARLY)
     scale = Scale.of(points, lower_is_better)
-    known = [point for point in points if point.dev is not None and math.isfinite(point.dev)]
+    known = [point for point in points if point.dev is not None and point.finite]
     best = known[0] if known else None
     for point in known:
         if best is not None and _better(point.dev, best.dev, lower_is_better):

@@ -395,6 +395,8 @@ _COLUMNS = {
     "probability": gettext_lazy("Probability"),
     "target": gettext_lazy("Target"),
     "error": gettext_lazy("Error"),
+    "sequence": gettext_lazy("Sequence"),
+    "values": gettext_lazy("Values"),
 }
 
 
@@ -413,19 +415,31 @@ def worst_part(
     if not may:
         columns = [name for name in columns if name in _OPEN]
     # The text last: it takes the room that is left.
-    columns.sort(key=lambda name: (name == "text", 0))
+    columns.sort(key=lambda name: name in ("text", "values"))
+    titles = [(name, _title(name), _is_numeric(name, kept.rows)) for name in columns]
     shown = Paginator(rows, ROWS_A_PAGE).get_page(page)
     return context | {
         "worst_texts_hidden": not may,
-        "worst_columns": [(name, str(_COLUMNS.get(name, name.replace("_", " ").capitalize()))) for name in columns],
+        "worst_columns": titles,
         "worst_page": shown,
-        "worst_rows": [[(name, _shown(name, row.get(name))) for name in columns] for row in shown],
+        "worst_rows": [[(*title, _shown(title[0], row.get(title[0]))) for title in titles] for row in shown],
         "worst_pairs": pairs.most_common(),
     }
 
 
 def _pair(row: Mapping[str, Any]) -> str:
-    return f"{row['label']}→{row['predicted']}" if "label" in row and "predicted" in row else ""
+    """Numbers are no pairs: each would be one of its own."""
+    label, predicted = row.get("label"), row.get("predicted")
+    return f"{label}→{predicted}" if isinstance(label, str) and isinstance(predicted, str) else ""
+
+
+def _title(name: str) -> str:
+    return str(_COLUMNS.get(name, name.replace("_", " ").capitalize()))
+
+
+def _is_numeric(name: str, rows: list[dict[str, Any]]) -> bool:
+    values = [from_json_number(row.get(name)) for row in rows]
+    return all(value is None or isinstance(value, int | float) for value in values)
 
 
 def _shown(name: str, value: Any) -> str:

@@ -202,7 +202,9 @@ def _evaluation(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]
             "at": _at(line),
         },
     )
-    return _event(attempt, rank, line, "", step=line["step"]) | {"evaluations"}
+    # Tables, such as the confusion of hundreds of labels, are kept once.
+    numbers = {name: value for name, value in line["metrics"].items() if not isinstance(value, list)}
+    return _event(attempt, rank, line | {"metrics": numbers}, "", step=line["step"]) | {"evaluations"}
 
 
 def _metrics(metrics: Any) -> dict[str, Any]:
@@ -211,9 +213,11 @@ def _metrics(metrics: Any) -> dict[str, Any]:
         if name == "accuracy" and not isinstance(from_json_number(value), int | float):
             raise ValueError(f"accuracy {str(value)[:40]!r} is no number")
         if name == "confusion" and not (
-            isinstance(value, list) and all(isinstance(row, list) and len(row) == len(value) for row in value)
+            isinstance(value, list)
+            and all(isinstance(row, list) and len(row) == len(value) for row in value)
+            and all(type(count) is int and count >= 0 for row in value for count in row)
         ):
-            raise ValueError("confusion is no square table")
+            raise ValueError("confusion is no square table of counts")
         if name == "train" and not isinstance(value, dict | None):
             raise ValueError("what was measured on training rows is no table")
     return dict(metrics)

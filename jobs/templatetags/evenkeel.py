@@ -171,6 +171,9 @@ _METRICS = {
     "accuracy": gettext_lazy("accuracy"),
     "macro_f1": gettext_lazy("macro F1"),
     "rows": gettext_lazy("rows"),
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "r2": "R²",
 }
 
 

@@ -93,7 +93,7 @@ def test_a_baseline_that_is_not_beaten_is_named_whatever_the_verdict() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_an_evaluation_that_is_not_finite_comes_before_all_else(value: float) -> None:
-    points = [*curve([0.7, 0.8]), Point(300, 0.8, value), Point(400, 0.5, value, 0.5, value)]
+    points = [*curve([0.7, 0.8]), Point(300, 0.81, value), Point(400, 0.5, value, 0.5, value)]
     verdict = judge(points)
     assert (verdict.word, verdict.since) == (Word.NOT_FINITE, 300)
     assert verdict.best is not None and verdict.best.step == 200

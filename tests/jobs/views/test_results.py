@@ -144,7 +144,7 @@ def test_worst_rows_come_in_pages_nan_first(people: People, job: Job, worst: Wor
 
 def test_worst_rows_are_narrowed_to_a_pair(people: People, job: Job, worst: WorstRows) -> None:
     page = _worst(people.owner, job, pair="negative→positive")
-    rows = [dict(row) for row in page.context["worst_rows"]]
+    rows = [{name: value for name, _, _, value in row} for row in page.context["worst_rows"]]
     assert rows and all((row["label"], row["predicted"]) == ("negative", "positive") for row in rows)
     assert "None of that pair" in _worst(people.owner, job, pair="a→b").text
 

@@ -56,7 +56,7 @@
       height: element.clientHeight,
       legend: { show: false },
       padding: [14, 12, 0, 0],
-      scales: { x: { time: false, range: (_, low, high) => (only ? [low - 1, low + 1] : [low, high]) } },
+      scales: { x: { time: false, range: () => (only ? [data.step[0] - 1, data.step[0] + 1] : [data.step[0], data.step.at(-1)]) } },
       axes: [
         { ...axis, size: 26, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick.toLocaleString("en").replaceAll(",", "\u202f") : "")) },
         { ...axis, size: 54, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : short(tick))) },
