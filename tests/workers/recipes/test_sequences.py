@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.workers.trainer.conftest import Attempt, settings, write_sequences
+from tests.workers.trainer.conftest import Attempt, Ranks, Start, make_attempt, settings, write_sequences
+from tests.workers.trainer.test_loop import InProcess
+from tests.workers.trainer.test_resume import digest, facts
 
-STEADY = {"recipe": "sequences", "regularisation": {"dropout": 0.0}}
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
 
 @pytest.fixture
 def sequences(tmp_path: Path) -> Path:
     write_sequences(tmp_path / "sequences")
     return tmp_path / "sequences"
+
+
+@pytest.fixture
+def in_process_sequences(tmp_path: Path, sequences: Path) -> Any:
+    numbers = iter(range(100))
+
+    def build(**changes: Any) -> InProcess:
+        attempt = make_attempt(tmp_path / f"run{next(numbers)}", sequences, recipe="sequences", **changes)
+        return InProcess(attempt, recipe="sequences", **changes)
+
+    return build
 
 
 @pytest.fixture
@@ -55,3 +69,145 @@ def test_numbers_are_learnt_and_the_exported_program_says_them_in_the_units_of_t
     assert best["metrics"]["r2"] == pytest.approx(1 - (error**2).sum() / variance, rel=1e-3)
     about = json.loads((attempt.folder.artifacts / "inference" / "inference.json").read_text())
     assert about["features"] == ["x", "same"] and about["normalisation"]["scale"][1] == 1.0
+
+
+def test_labels_are_learnt(train: Any, labelled: Path) -> None:
+    attempt: Attempt = train(
+        "labels",
+        data=labelled,
+        recipe="sequences",
+        columns={"goal": "classification", "features": "x"},
+        model={"cell": "gru", "layers": 2, "bidirectional": True, "hidden_size": 8},
+        training={"batch_size": 16, "epochs": 25, "max_steps": None},
+        optimizer={"learning_rate": 2e-2},
+    )
+    assert attempt.outcome()["end_reason"] == "completed", attempt.log()
+    (plan,) = attempt.events("plan")
+    best = [line for line in attempt.events("evaluation") if line["best"]][-1]["metrics"]
+    assert plan["best_by"] == "accuracy" and not plan["lower_is_better"]
+    assert best["accuracy"] > max(0.75, plan["baselines"]["majority"])
+    assert sum(map(sum, best["confusion"])) == best["rows"] == 21
+    (worst,) = attempt.events("worst")
+    assert set(worst["rows"][0]) >= {"sequence", "values", "label", "predicted", "probability", "loss"}
+
+
+def test_the_next_value_is_predicted_at_every_so_manieth_step(train: Any, sequences: Path) -> None:
+    attempt: Attempt = train(
+        "next", data=sequences, recipe="sequences", columns={"goal": "next_value", "next_every": 3, "next_of": "x"}
+    )
+    (plan,) = attempt.events("plan")
+    lengths = [len(json.loads(line)["features"]["x"]) for line in (sequences / "train.jsonl").read_text().splitlines()]
+    assert plan["train_rows"] == sum(-(-(length - 1) // 3) for length in lengths)
+    assert set(plan["baselines"]) == {"median", "last_value"}
+    config = json.loads((attempt.folder.artifacts / "model" / "config.json").read_text())
+    assert config["predicts"] == "x"
+
+
+def test_the_loss_is_what_the_settings_say_and_begins_as_numpy_says(in_process_sequences: Any) -> None:
+    for loss, of in (
+        ("squared", lambda e: e**2),
+        ("absolute", np.abs),
+        ("huber", lambda e: np.where(np.abs(e) <= 1, e**2 / 2, np.abs(e) - 0.5)),
+    ):
+        work = in_process_sequences(model={"loss": loss, "hidden_size": 8})
+        task, model = work.run.task, work.run.model
+        batch = task.batch("train", np.arange(20))
+        outputs, losses = task.losses(model, batch)
+        normalised = (batch.arrays["targets"] - task.normalisation.target_shift) / task.normalisation.target_scale
+        assert np.allclose(losses.numpy(), of(outputs.numpy() - normalised), rtol=1e-4, atol=1e-6)
+
+
+def test_what_stands_after_the_end_of_a_sequence_is_never_looked_at(in_process_sequences: Any) -> None:
+    import paddle
+
+    work = in_process_sequences(model={"hidden_size": 8, "layers": 2, "bidirectional": True})
+    model = work.run.model
+    model.eval()
+    batch = work.run.task.batch("train", np.arange(12)).arrays
+    plain = model(paddle.to_tensor(batch["values"]), paddle.to_tensor(batch["lengths"])).numpy()
+    for i, length in enumerate(batch["lengths"]):
+        batch["values"][i, length:] = 1e6
+    assert len(set(batch["lengths"])) > 1
+    assert np.array_equal(plain, model(paddle.to_tensor(batch["values"]), paddle.to_tensor(batch["lengths"])).numpy())
+
+
+def test_normalisation_is_measured_on_training_rows_only_and_open_forget_gates_are_open(
+    in_process_sequences: Any,
+) -> None:
+    work = in_process_sequences(model={"hidden_size": 8})
+    task, model = work.run.task, work.run.model
+    train = task.sequences["train"].values
+    assert task.normalisation.shift[0] == pytest.approx(train[:, 0].mean(), rel=1e-5)
+    assert task.normalisation.scale == [pytest.approx(train[:, 0].std(), rel=1e-5), 1.0]
+    biases = {name: value.numpy() for name, value in model.named_parameters() if "bias_" in name}
+    assert (sum(biases.values())[8:16] == 1.0).all()
+    raw = in_process_sequences(data={"normalise": False}, model={"hidden_size": 8, "open_forget_gate": False})
+    assert raw.run.task.normalisation.scale == [1.0, 1.0] and raw.run.task.normalisation.target_scale == 1.0
+    assert (
+        abs(sum(value.numpy() for name, value in raw.run.model.named_parameters() if "bias_" in name)[8:16].mean())
+        < 0.5
+    )
+
+
+def test_without_normalisation_a_poisoned_value_is_skipped_and_named(train: Any, sequences: Path) -> None:
+    path = sequences / "train.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[4]["features"]["x"][-1] = "nan"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    attempt: Attempt = train(
+        "poisoned", data=sequences, recipe="sequences", training={"max_steps": 18, "batch_size": 4}
+    )
+    assert attempt.outcome()["end_reason"] == "completed"
+    assert {record["skipped"] for record in attempt.steps()} == {None, "non_finite_input"}
+    texts = [line["text"] for line in attempt.events("note")]
+    assert "Not finite in the training rows of rank 0: values of row 5." in texts
+
+
+def test_killed_and_resumed_it_ends_bit_for_bit_as_the_undisturbed_run(
+    begin: Start, train: Any, sequences: Path
+) -> None:
+    """fp16 emulated, dropout between the layers, two ranks."""
+    options: dict[str, Any] = {
+        "data": sequences, "recipe": "sequences", "world": 2,
+        "model": {"layers": 2, "hidden_size": 8}, "regularisation": {"dropout": 0.3},
+        "training": {"batch_size": 3, "max_steps": 48}, "precision": {"mode": "fp16"},
+        "loss_scaling": {"init_scale": 2.0**24, "growth_interval": 7},
+        "checkpoints": {"every_steps": 12, "evaluate_every_steps": 10},
+    }  # fmt: skip
+    undisturbed = train("undisturbed", **options)
+    killed = begin("killed", **options).until_step(34).kill()
+    checkpoint = killed.checkpoints()[-1]
+    resumed = train("resumed", start_from=checkpoint, **options)
+    step = json.loads((checkpoint / "state.json").read_text())["step"]
+    assert step < 48
+    for rank in (0, 1):
+        assert facts(resumed, rank) == facts(undisturbed, rank)[step:]
+    assert digest(resumed) == digest(undisturbed)
+    assert any(record["skipped"] for record in undisturbed.steps())
+
+
+def test_one_rank_with_twice_the_batch_does_the_same_as_two_ranks(train: Any, sequences: Path) -> None:
+    options: dict[str, Any] = {"data": sequences, "recipe": "sequences", "regularisation": {"dropout": 0.0}}
+    one = train("one", world=1, training={"batch_size": 12, "max_steps": 7}, **options)
+    two = train("two", world=2, training={"batch_size": 6, "max_steps": 7}, **options)
+    for a, b in zip(one.steps(), two.steps(), strict=True):
+        assert a["loss_all"] == pytest.approx(b["loss_all"], rel=1e-5)
+        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-4)
+    for name, weights in one.final().items():
+        assert np.allclose(weights, two.final()[name], atol=2e-5), name
+
+
+def test_it_starts_from_what_another_job_exported(train: Any, zygote: Any, sequences: Path, tmp_path: Path) -> None:
+    first = train("first", data=sequences, recipe="sequences")
+
+    def again(name: str, hidden_size: int) -> Attempt:
+        model = {"hidden_size": hidden_size, "source": "job", "job": 1}
+        rate = {"learning_rate": 1e-30}
+        attempt = make_attempt(tmp_path / name, sequences, recipe="sequences", model=model, optimizer=rate)
+        shutil.copytree(first.folder.artifacts / "model", attempt.folder.model)
+        return Ranks(zygote, attempt, {}).wait()
+
+    weights, begun = first.final("best"), again("same", 8).final()
+    assert all(np.array_equal(weights[name], begun[name]) for name in weights)
+    outcome = again("other", 4).outcome()
+    assert outcome["end_reason"] == "bad_settings" and "does not fit" in outcome["detail"]

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
-from workers.recipes.sequences.model import CONFIGURATION, WEIGHTS, RawUnits, Recurrent, weights_of
+from workers.recipes.sequences.model import CONFIGURATION, WEIGHTS, RawUnits, Recurrent
 from workers.trainer.task import TrainingFailed
 
 # The traced program may order sums differently than the model does.
@@ -24,7 +24,7 @@ ABOUT = "inference.json"
 
 def model_folder(model: Recurrent, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: np.array(tensor.numpy()) for name, tensor in weights_of(model).items()}, folder / WEIGHTS)
+    save_file({name: np.array(tensor.numpy()) for name, tensor in model.state_dict().items()}, folder / WEIGHTS)
     _write_json(folder / CONFIGURATION, model.configuration.dump())
     (folder / "README.md").write_text(_MODEL_README, encoding="utf-8")
 

@@ -65,6 +65,13 @@ class Recurrent(paddle.nn.Layer):  # type: ignore[misc]
         if self.lstm and open_forget_gate:
             _open_forget_gates(self.rnn, size)
 
+    def state_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """Each weight once: Paddle's recurrent layers list theirs under two names, of which the first stays."""
+        tensors: dict[int, tuple[str, Any]] = {}
+        for name, tensor in super().state_dict(*args, **options).items():
+            tensors.setdefault(id(tensor), (name, tensor))
+        return dict(tensors.values())
+
     def forward(self, values: Any, lengths: Any) -> Any:
         _, state = self.rnn((values - self.shift) / self.scale, sequence_length=lengths)
         hidden = state[0] if self.lstm else state  # [layers × directions, samples, size]
@@ -93,7 +100,7 @@ def build(configuration: Configuration, settings: ModelSettings, dropout: float,
     model = Recurrent(configuration, dropout, settings.open_forget_gate)
     if exported is None:
         return model
-    own = weights_of(model)
+    own = model.state_dict()
     try:
         weights = load_file(exported / WEIGHTS)
     except OSError as error:
@@ -116,14 +123,6 @@ def build(configuration: Configuration, settings: ModelSettings, dropout: float,
             )
         own[name].set_value(weights[name])
     return model
-
-
-def weights_of(model: Any) -> dict[str, Any]:
-    """Weights and buffers. Paddle's recurrent layers list each weight under two names; the shorter ones are kept."""
-    tensors: dict[int, tuple[str, Any]] = {}
-    for name, tensor in model.state_dict().items():
-        tensors.setdefault(id(tensor), (name, tensor))
-    return dict(tensors.values())
 
 
 def _open_forget_gates(rnn: Any, size: int) -> None:
