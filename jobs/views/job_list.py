@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from jobs import tags
-from jobs.dry_run import STEPS
+from jobs.dry_run import shortened
 from jobs.health import Health, Progress, health, progress
 from jobs.models import END_REASON_CHOICES, STATUS_CHOICES, Attempt, Job
 from jobs.views.rows import Asked, whole_number
@@ -91,6 +91,7 @@ def job_list(request: Asked) -> HttpResponse:
         "reasons": END_REASON_CHOICES,
         "query": request.GET,
         "ended": [s.value for s in ENDED],
+        "any_ended": any(job.status in ENDED for job in page),
     }
     if request.htmx:
         return render(request, "jobs/list_table.html", context)
@@ -122,8 +123,8 @@ def health_of(attempt: Attempt) -> Health:
 
 def progress_of(attempt: Attempt, dry_run: bool = False) -> Progress:
     plan, before = attempt.plan, attempt.start_from.applied if attempt.start_from else 0
-    if dry_run and plan.get("total_steps"):
-        plan = plan | {"total_steps": min(plan["total_steps"], before + STEPS)}
+    if dry_run:
+        plan = shortened(plan, before)
     return progress(
         status=attempt.status, applied=attempt.applied, plan=plan, newest=attempt.newest_record, started_from=before
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -44,7 +44,10 @@ class Freeable:
     archived: int = 0
     dry_runs: int = 0
     datasets: int = 0
-    jobs: list[int] = field(default_factory=list)
+
+    @property
+    def any(self) -> int:
+        return self.checkpoints + self.archived + self.dry_runs + self.datasets
 
 
 @require_safe

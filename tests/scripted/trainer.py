@@ -220,7 +220,7 @@ class Trainer:
         }
         os.write(self.steps, records.encode(values))
         if self.step == self.last_step:
-            self.say("measured", rank=self.rank, peak_mb=2.0, evaluation_s=0.5, evaluation_rows=0)
+            self.say("measured", rank=self.rank, peak_mb=2.0, evaluation_s=0.5)
             self.end(EndReason.COMPLETED, "")
 
     def say(self, kind: str, **fields: Any) -> None:
@@ -244,7 +244,7 @@ class Trainer:
         outcome["at"] = datetime.now(timezone.utc).isoformat()
         atomic_write_json(self.folder.outcome(self.rank), outcome)
         self.say("outcome", **{name: value for name, value in outcome.items() if name != "at"})
-        sys.exit(1 if reason.status is Status.FAILED else 0)
+        sys.exit(1 if reason.status is Status.FAILED and reason is not EndReason.TIME_LIMIT else 0)
 
 
 if __name__ == "__main__":

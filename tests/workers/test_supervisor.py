@@ -185,6 +185,7 @@ def test_the_time_limit_ends_an_attempt_with_a_checkpoint(host: Host) -> None:
     attempt = host.start(RUN, time_limit_s=1.5)
     ended = attempt.end()
     assert ended["end_reason"] == "time_limit"
+    assert attempt.one("rank_exit")["first"] is False
     saved = attempt.one("checkpoint_published")
     assert ended["detail"] == f"The limit was 1.5 s. The newest good checkpoint is of step {saved['step']}."
 

@@ -44,7 +44,8 @@ def main(path: str) -> int:
     except OSError:  # the disk is full, and that is the reason; the exit status says the rest
         traceback.print_exc()
         return 1
-    return 1 if end.reason.status is Status.FAILED else 0
+    # Who leaves because it was asked to has not failed.
+    return 1 if end.reason.status is Status.FAILED and end.reason is not EndReason.TIME_LIMIT else 0
 
 
 def _train(folder: RunFolder, rank: int, events: Events) -> EndReason:

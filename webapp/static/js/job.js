@@ -47,14 +47,21 @@
     if (wanted.delete("log") && logFollows()) htmx.trigger("#log", "refresh");
     // Nor is a box taken away in which somebody types.
     if (document.getElementById("id_try")) wanted.delete("try");
-    // And a section in which somebody is typing waits.
-    const typing = document.activeElement?.closest("[data-typing]");
-    for (const id of [...wanted]) if (typing && document.getElementById(id)?.contains(typing)) wanted.delete(id);
+    for (const id of [...wanted]) if (typedIn(document.getElementById(id))) wanted.delete(id);
     for (const id of wanted) if (document.getElementById(id)) htmx.trigger(`#${id}`, "refresh");
     if (names.includes("evaluations")) reload();
     // js/devices.js draws these.
     if (names.includes("devices")) document.dispatchEvent(new Event("devices"));
   }
+
+  // A section in which somebody is typing waits, also for an answer that was asked for before.
+  function typedIn(section) {
+    const form = document.activeElement?.closest("[data-typing]");
+    return Boolean(form && section?.contains(form));
+  }
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (typedIn(event.detail.target)) event.detail.shouldSwap = false;
+  });
 
   function logFollows() {
     const log = document.querySelector("#log .log");
