@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import paddle
 
 from workers.contract.messages import Request
 from workers.trainer.control import ControlFile
+from workers.trainer.modes import evaluating
 from workers.trainer.precision import Caster
 from workers.trainer.ranks import Ranks
 from workers.trainer.task import Floats, Rows, Split, Task
@@ -46,8 +46,7 @@ def evaluate(
     dev_rows = np.arange(task.rows["dev"])
     if most_rounds is not None:
         dev_rows = dev_rows[: most_rounds * batch_size * ranks.world]
-    model.eval()
-    try:
+    with evaluating(model):
         dev = _tally(task, model, caster, ranks, control, batch_size, "dev", dev_rows)
         if isinstance(dev, Request):
             return dev
@@ -57,8 +56,6 @@ def evaluate(
             if isinstance(tally, Request):
                 return tally
             train = {name: value for name, value in task.metrics(tally).items() if isinstance(value, (int, float))}
-    finally:
-        model.train()
     return Evaluated(task.metrics(dev), time.monotonic() - started, len(dev_rows), train)
 
 
@@ -86,18 +83,17 @@ def _tally(
     mine = rows[ranks.rank :: ranks.world]
     tally: Any = 0.0
     requests = list(Request)
-    with paddle.no_grad():
-        for i in range(math.ceil(len(rows) / ranks.world / batch_size)):
-            asked = control.read().leave if ranks.rank == 0 else None
-            code = requests.index(asked) + 1 if asked in LEAVE_AT_ONCE and asked is not None else 0
-            agreed = int(ranks.sum(np.array([float(code)]))[0])
-            if agreed:
-                return requests[agreed - 1]
-            taken = mine[i * batch_size : (i + 1) * batch_size]
-            if len(taken) == 0:
-                continue
-            batch = task.batch(split, taken)
-            with caster.weights(), caster.forward():
-                outputs, losses = task.losses(model, batch)
-            tally = tally + task.tally(outputs, losses, batch)
+    for i in range(math.ceil(len(rows) / ranks.world / batch_size)):
+        asked = control.read().leave if ranks.rank == 0 else None
+        code = requests.index(asked) + 1 if asked in LEAVE_AT_ONCE and asked is not None else 0
+        agreed = int(ranks.sum(np.array([float(code)]))[0])
+        if agreed:
+            return requests[agreed - 1]
+        taken = mine[i * batch_size : (i + 1) * batch_size]
+        if len(taken) == 0:
+            continue
+        batch = task.batch(split, taken)
+        with caster.weights(), caster.forward():
+            outputs, losses = task.losses(model, batch)
+        tally = tally + task.tally(outputs, losses, batch)
     return ranks.sum(np.zeros(len(task.tally_of_nothing())) + tally)

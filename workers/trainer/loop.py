@@ -25,6 +25,7 @@ from workers.trainer.dry_run import measure
 from workers.trainer.evaluation import LEAVE_AT_ONCE, evaluate, train_sample
 from workers.trainer.limits import Limits
 from workers.trainer.memory import Memory
+from workers.trainer.modes import Statistics
 from workers.trainer.precision import Caster, LossScaler
 from workers.trainer.ranks import Ranks
 from workers.trainer.recovery import calls_for_rewind, may_rewind, rewind, rewinds_for_spikes, snapshot_of
@@ -76,6 +77,7 @@ class Run:
     scaler: LossScaler
     clipper: Clipper
     spikes: Spikes
+    statistics: Statistics
     schedule: Schedule
     sampler: Sampler
     ranks: Ranks
@@ -138,6 +140,7 @@ def train(run: Run) -> EndReason:
         lr = run.schedule.rate(progress.applied)
         scale = scaler.value
         own_loss = paddle.zeros([])
+        run.statistics.remember()
         with run.caster.weights():
             for i, (batch, weight) in enumerate(zip(batches, weights, strict=True)):
                 with ranks.without_sync(run.parallel, apart or i < len(batches) - 1):
@@ -193,6 +196,7 @@ def train(run: Run) -> EndReason:
             run.caster.after_step()
             run.average.follow(progress.applied)
         else:
+            run.statistics.put_back()
             scaler.skip(overflow=facts.skipped != records.SKIP_SPIKE)
         scaler.update()
         optimizer.clear_grad()
@@ -341,6 +345,7 @@ def _evaluate(run: Run) -> Request | None:
     """Evaluate unless that was done at this very step; keep the best weights. The request that broke it off, if one did."""
     if run.progress.evaluated_at == run.progress.step:
         return None
+    run.statistics.take_from_first(run.ranks)
     with run.average.in_place():
         return _evaluate_these(run)
 

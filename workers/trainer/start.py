@@ -19,6 +19,7 @@ from workers.trainer.averaging import WeightAverage
 from workers.trainer.clipping import Clipper
 from workers.trainer.control import ControlFile
 from workers.trainer.loop import Progress, Run, named_parameters
+from workers.trainer.modes import Statistics
 from workers.trainer.optimizer import build as build_optimizer
 from workers.trainer.precision import Caster, LossScaler
 from workers.trainer.ranks import Ranks
@@ -60,6 +61,7 @@ def start(context: Context, ranks: Ranks, events: Events) -> Run:
         scaler=scaler,
         clipper=Clipper(settings.clipping, parameters),
         spikes=Spikes(settings.spikes),
+        statistics=Statistics(model),
         schedule=Schedule.of(settings.optimizer, settings.schedule, 0),
         sampler=sampler,
         ranks=ranks,

@@ -6,11 +6,11 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import paddle
 
 from workers.contract import records
 from workers.contract.messages import Request
 from workers.trainer.evaluation import LEAVE_AT_ONCE
+from workers.trainer.modes import evaluating
 
 if TYPE_CHECKING:
     from workers.trainer.loop import Run
@@ -43,14 +43,13 @@ def report(run: Run) -> Request | None:
 def _worst(run: Run) -> list[Shown] | Request:
     task, batch_size = run.task, run.context.settings.training.batch_size
     kept: list[tuple[tuple[int, float, int], Shown]] = []
-    run.model.eval()
-    with paddle.no_grad():
+    with evaluating(run.model):
         for start in range(0, task.rows["dev"], batch_size):
             asked = run.control.read().leave
             if asked in LEAVE_AT_ONCE:
                 return asked
             batch = task.batch("dev", np.arange(start, min(start + batch_size, task.rows["dev"])))
-            with run.caster.forward():
+            with run.caster.weights(), run.caster.forward():
                 outputs, losses = task.losses(run.model, batch)
             loss = losses.numpy().astype(np.float64).reshape(-1)  # of a single sample it may have no axis
             # NaN before infinity before the rest; of equal ones the earlier row.

@@ -21,7 +21,7 @@ def test_a_dry_run_makes_its_steps_by_the_plan_of_the_whole_and_keeps_nothing(tr
     assert [dry.events(kind) for kind in ("evaluation", "checkpoint", "artifact")] == [[], [], []]
 
     (first,), (second,) = dry.events("measured", 0), dry.events("measured", 1)
-    assert first["evaluation_rows"] == 21 and first["evaluation_s"] > 0
+    assert first["evaluation_s"] > 0
     assert first["checkpoint_bytes"] > 50_000 and first["checkpoint_s"] > 0
     assert first["peak_mb"] > 50 and second["peak_mb"] > 50
     assert second.keys() == {"kind", "at", "rank", "peak_mb"}

@@ -78,6 +78,8 @@ SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
     "loss_scaling.floor": (2.0**26, OVERFLOWING),
     "loss_scaling.ceiling": (8.0, GROWING),
     "regularisation.dropout": (0.5, {}),
+    "regularisation.label_smoothing": (0.2, {}),
+    "regularisation.drop_path": (0.5, {}),
     "limits.on_bad_step": ("stop", BAD),
     "limits.most_rewinds": (1, {**BAD, "limits": {"on_bad_step": "rewind", "skip_limit": 2}}),
     "limits.input_limit": (0.5, {"limits": {"skip_limit": 2}}),

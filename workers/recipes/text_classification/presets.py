@@ -33,6 +33,8 @@ STANDARD = Preset(
         "clipping.max_norm": 1.0,
         **_SCALING,
         "regularisation.dropout": 0.1,
+        "regularisation.label_smoothing": 0.0,
+        "regularisation.drop_path": 0.0,
         "early_stopping.patience": None,
         "early_stopping.min_delta": 0.0,
     },

@@ -106,6 +106,21 @@ class RegularisationSettings(SettingsGroup):
     dropout: float = setting(
         0.1, "Dropout", "Share of activations and attention weights set to zero in training.", basic=True, ge=0, lt=1
     )
+    label_smoothing: float = setting(
+        0.0,
+        "Label smoothing",
+        "Share of each label that is spread over all labels in training; 0.1 is usual where labels are in doubt.",
+        ge=0,
+        lt=1,
+    )
+    drop_path: float = setting(
+        0.0,
+        "DropPath",
+        "Probability that the last layer's branch beside the residual is left out for a sample; less for the layers before, "
+        "none at the first.",
+        ge=0,
+        lt=1,
+    )
 
 
 class TextClassificationSettings(SettingsGroup):

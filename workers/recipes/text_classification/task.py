@@ -13,6 +13,7 @@ from paddlenlp.transformers.bert.tokenizer import BasicTokenizer
 
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
+from workers.recipes import drop_path
 from workers.recipes.text_classification import data, export, metrics, model
 from workers.trainer.task import Batch, Context, Floats, Rows, Split, TrainingFailed
 
@@ -70,7 +71,9 @@ class TextClassification:
         return ErnieTokenizer(str(path))
 
     def build_model(self) -> Any:
-        return model.build(self.settings, self.pretrained, self.tokenizer.vocab_size, self.classes)
+        built = model.build(self.settings, self.pretrained, self.tokenizer.vocab_size, self.classes)
+        drop_path.into_transformer(built.ernie.encoder.layers, self.settings.regularisation.drop_path)
+        return built
 
     def batch(self, split: Split, rows: Rows) -> Batch:
         if split == "dev":
@@ -84,8 +87,10 @@ class TextClassification:
     def losses(self, model: Any, batch: Batch) -> tuple[Any, Any]:
         logits = model(paddle.to_tensor(batch.arrays["input_ids"]))
         labels = paddle.to_tensor(batch.arrays["labels"])
-        # Softmax and logarithm in float32, whatever the layers were computed in.
-        return logits, F.cross_entropy(logits.astype("float32"), labels, reduction="none").squeeze(-1)
+        # Softmax and logarithm in float32, whatever the layers were computed in. Evaluations see the labels as they are.
+        smoothing = self.settings.regularisation.label_smoothing if model.training else 0.0
+        losses = F.cross_entropy(logits.astype("float32"), labels, reduction="none", label_smoothing=smoothing)
+        return logits, losses.squeeze(-1)
 
     def tally(self, outputs: Any, losses: Any, batch: Batch) -> Floats:
         predicted = outputs.numpy().argmax(axis=-1)
