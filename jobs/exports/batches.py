@@ -24,15 +24,12 @@ def ranks_of(attempt: Attempt) -> dict[int, int]:
 
 
 def schema_of(attempt: Attempt, ranks: Sequence[int]) -> pa.Schema:
-    """`rank`, the fields of the contract, and one column for each name that ever occurs in extras.
-
-    Reads all records once."""
+    """`rank`, the fields of the contract, and one column for each name that ever occurs in extras."""
     extras: dict[str, Any] = {}
     for rank in ranks:
-        for lines in read.batches(attempt, rank):
-            for extra in _extras(_values(lines)):
-                for name, value in extra.items():
-                    extras[name] = _wider(extras.get(name), value)
+        for extra in read.extras(attempt, rank):
+            for name, value in extra.items():
+                extras[name] = _wider(extras.get(name), value)
     fields = [(name, _TYPES[kind.rstrip("?")]) for name, kind in FIELDS.items() if name != "extras"]
     more = [(EXTRAS + name, type_ or pa.float64()) for name, type_ in extras.items()]
     return pa.schema([("rank", pa.int32()), *fields, *more])
@@ -99,13 +96,6 @@ def _fits(record: Any, schema: pa.Schema) -> bool:
     except _NO_RECORD:
         return False
     return True
-
-
-def _extras(records: list[Any]) -> Iterator[dict[str, Any]]:
-    for record in records:
-        extra = record.get("extras") if isinstance(record, dict) else None
-        if isinstance(extra, dict):
-            yield extra
 
 
 def _wider(known: pa.DataType | None, value: Any) -> pa.DataType | None:

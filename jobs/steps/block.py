@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -57,6 +57,26 @@ def unseal(body: bytes) -> list[bytes]:
     for index, line in _odd_lines(stored):
         lines[index] = line
     return lines
+
+
+def extras(body: bytes) -> Iterator[dict[str, Any]]:
+    """The extras of the block's records, as far as there are any; the other columns are left alone."""
+    wanted = {name for name in columns.names(body) if name == _LINE or name.startswith("extras")}
+    stored = columns.decode(body, wanted)
+    for _, line in _odd_lines(stored):
+        value = _value(line)
+        if isinstance(value, dict) and isinstance(value.get("extras"), dict):
+            yield value["extras"]
+    if "extras" in stored:
+        for text in stored["extras"].to_list():
+            if text is not None:
+                yield orjson.loads(text)
+    else:
+        named = {name.removeprefix("extras."): stored[name].to_list() for name in wanted if name.startswith("extras.")}
+        # One value of each kind is enough to tell what a column holds.
+        for name, values in named.items():
+            for value in {type(value): value for value in values}.values():
+                yield {name: value}
 
 
 def matrix(body: bytes, fields: Sequence[str] = packed.CHARTED) -> packed.Matrix:

@@ -84,6 +84,12 @@ def decode(body: bytes, names: Collection[str] | None = None) -> dict[str, Colum
     }
 
 
+def names(body: bytes) -> list[str]:
+    """Of the columns; nothing is decompressed."""
+    meta = orjson.loads(pa.ipc.read_schema(pa.py_buffer(body)).metadata[_META])
+    return list(meta["columns"])
+
+
 # --- one column ----------------------------------------------------------------------------
 
 

@@ -38,17 +38,40 @@ def records(attempt: Attempt, rank: int, after_step: int = 0, limit: int | None 
     return found
 
 
+def extras(attempt: Attempt, rank: int) -> Iterator[dict[str, Any]]:
+    """What stands in the extras of the records; of sealed ones at little cost, and at least one value of each kind."""
+    for body in _sealed(attempt, rank):
+        yield from block.extras(body)
+    for _, tail in _tail(attempt, rank, -1):
+        for line in tail[:-1].split(b"\n"):
+            try:
+                value = contract.decode(line)["extras"]
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue
+            if isinstance(value, dict):
+                yield value
+
+
 def _parts(attempt: Attempt, rank: int, after_step: int) -> Iterator[list[bytes]]:
     # The tail first: what is sealed in the meantime is then not missed, and not read twice either.
+    tail = _tail(attempt, rank, after_step)
+    for body in _sealed(attempt, rank, after_step, tail[0][0] // block.BLOCK if tail else None):
+        yield [line + b"\n" for line in block.unseal(body)]
+    for _, body in tail:
+        yield [line + b"\n" for line in body[:-1].split(b"\n")]
+
+
+def _tail(attempt: Attempt, rank: int, after_step: int) -> list[tuple[int, bytes]]:
     rows = StepTail.objects.filter(attempt=attempt, rank=rank, last_step__gt=after_step)
-    tail = list(rows.order_by("start").values_list("start", "body"))
+    return [(start, bytes(body)) for start, body in rows.order_by("start").values_list("start", "body")]
+
+
+def _sealed(attempt: Attempt, rank: int, after_step: int = -1, below: int | None = None) -> Iterator[bytes]:
+    """One at a time: a block is megabytes of lines, and an attempt may have thousands."""
     blocks = StepBlock.objects.filter(attempt=attempt, rank=rank, last_step__gt=after_step)
-    if tail:
-        blocks = blocks.filter(index__lt=tail[0][0] // block.BLOCK)
+    if below is not None:
+        blocks = blocks.filter(index__lt=below)
     done = -1
-    # One at a time: a block is megabytes of lines, and an attempt may have thousands.
     while found := blocks.filter(index__gt=done).order_by("index").values_list("index", "body").first():
         done = found[0]
-        yield [line + b"\n" for line in block.unseal(bytes(found[1]))]
-    for _, body in tail:
-        yield [line + b"\n" for line in bytes(body)[:-1].split(b"\n")]
+        yield bytes(found[1])
