@@ -177,7 +177,7 @@ class _Buckets:
             for at, fields, values in self._pieces
         ]
         column = np.insert(np.concatenate(pieces), gaps, np.nan)
-        return [None if math.isnan(value) else float(f"{value:.6g}") for value in column]
+        return [None if math.isnan(value) else float(f"{value:.4g}") for value in column]
 
 
 def peak_of(attempt: Attempt) -> dict[str, int | None]:
@@ -200,6 +200,7 @@ def words() -> dict[str, str]:
         "host_load": _("Load of the host"),
         "host_memory": _("Memory available on the host"),
         "host_disk": _("Scratch disk free"),
+        "host": _("The whole host"),
         "node": _("Node"),
         "gpu": _("GPU"),
         "rank": _("rank"),

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_safe
 from jobs import device_samples
 from jobs.views.rows import Asked, attempt_of, job_for, whole_number
 
-POINTS = 300
+POINTS = 240
 
 
 @require_safe

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from django.test import override_settings
 
-from jobs import services
-from jobs.models import JobEvent
+from jobs import services, trials
+from jobs.models import JobEvent, Trial
 from tests.end_to_end.stack import Stack, kill, newest, until, why
 from workers.contract.messages import Request
 from workers.contract.states import EndReason, Status
@@ -128,3 +129,39 @@ def test_a_paused_job_goes_on_from_its_checkpoint(stack: Stack) -> None:
     assert (resumed.number, resumed.end_reason) == (2, EndReason.COMPLETED), why(resumed)
     assert resumed.start_from is not None and resumed.start_from.step == paused.attempted
     stack.assert_all_stored_once(resumed, 2)
+
+
+def asked(stack: Stack, text: str) -> Trial:
+    """A question for a model that was just exported."""
+    job = stack.submit([{"do": "artifact", "name": "inference", "text": "good"}], ranks=1)
+    artifact = stack.wait_for_end(job).artifacts.get()
+    with override_settings(STORAGE_ROOT=stack.data_dir / "storage"):
+        return trials.ask(artifact, text, user=job.owner)
+
+
+def ended(trial: Trial, timeout_s: float = 30.0) -> Trial:
+    def over() -> Trial | None:
+        trial.refresh_from_db()
+        return trial if trial.state != Trial.State.WAITING else None
+
+    return until(over, "the answer", timeout_s)
+
+
+def test_an_exported_model_is_asked_and_nothing_of_it_is_left_on_disk(stack: Stack) -> None:
+    trial = ended(asked(stack, "a good text"))
+    assert trial.state == Trial.State.ANSWERED, trial.problem
+    assert trial.result["predictions"][0]["scores"][0] == {"label": "good", "probability": 0.9}
+    until(lambda: not list(stack.data_dir.glob("storage/trials/*")), "the trial's folder is removed")
+    logs = "".join(path.read_text(errors="replace") for path in stack.data_dir.glob("logs/*.log"))
+    assert "a good text" not in logs
+
+
+@pytest.mark.slow
+def test_a_question_outlives_its_worker_and_redis(stack: Stack) -> None:
+    trial = asked(stack, "sleep 4")
+    until(lambda: list(stack.data_dir.glob(f"storage/trials/{trial.uid}/claim-1")), "the first try")
+    stack.kill("worker")
+    stack.kill("redis")
+    stack.start("redis", "worker")
+    trial = ended(trial, 90)
+    assert (trial.state, trial.number) == (Trial.State.ANSWERED, 2), trial.problem

@@ -9,10 +9,12 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const COLOURS = 6;
   const MOST_NEWER = 360;
+  const POWERS_OF_TWO = Array.from({ length: 60 }, (_, i) => 2 ** i);
   const SI = ["", "k", "M", "G", "T"];
 
   function bytes(value) {
-    const power = value > 0 ? Math.min(Math.floor(Math.log2(value) / 10), 4) : 0;
+    // A hair below 1 GiB is not 1020 MiB.
+    const power = value > 0 ? Math.min(Math.floor((Math.log2(value) + 0.01) / 10), 4) : 0;
     return `${Number((value / 2 ** (10 * power)).toPrecision(3))} ${power ? SI[power].toUpperCase() + "iB" : "B"}`;
   }
   const percent = (value) => `${Number((100 * value).toPrecision(3))} %`;
@@ -83,7 +85,7 @@
         },
         axes: [
           { ...axis, size: 26, incrs: [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 604800], values: (_, ticks) => ticks.map(elapsed) },
-          { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => this.kind.show(tick)) },
+          { ...axis, size: 62, ...(this.kind.show === bytes ? { incrs: POWERS_OF_TWO } : {}), values: (_, ticks) => ticks.map((tick) => this.kind.show(tick)) },
         ],
         series: [{}, ...lines],
         cursor: { sync: { key: "devices", scales: ["x", null] }, drag: { x: true, y: false, dist: 8 }, points: { size: 6 } },
@@ -132,12 +134,12 @@
       let at = this.node.t.length - 1;
       const cursor = this.plot && this.plot.cursor.left >= 0 ? this.plot.cursor.idx : null;
       if (cursor !== null && cursor !== undefined) at = cursor;
-      const shown = this.names.slice(0, 4).map((name) => {
-        const value = this.node.fields[name].mean[at];
-        return value === null || value === undefined ? "—" : this.kind.show(value);
-      });
-      if (this.names.length > shown.length) shown.push("…");
-      this.value.textContent = (cursor === null || cursor === undefined ? "" : `${elapsed(this.node.t[at] - this.began)}: `) + shown.join(" · ");
+      const values = this.names.map((name) => this.node.fields[name].mean[at]);
+      const known = values.filter((value) => value !== null && value !== undefined);
+      const show = (value) => (value === null || value === undefined ? "—" : this.kind.show(value));
+      // Of many lines the least and the greatest.
+      const shown = values.length <= 4 || !known.length ? values.slice(0, 4).map(show).join(" · ") : `${show(Math.min(...known))} … ${show(Math.max(...known))}`;
+      this.value.textContent = (cursor === null || cursor === undefined ? "" : `${elapsed(this.node.t[at] - this.began)}: `) + shown;
     }
   }
 
@@ -148,6 +150,7 @@
   let began = 0;
   let busy = false;
   let seen = false;
+  const open = new Set();
 
   async function ask(after) {
     const query = new URLSearchParams({ attempt: section.dataset.attempt });
@@ -210,16 +213,29 @@
       const title = document.createElement("h3");
       title.textContent = nodes.length > 1 ? `${words.node} ${node.node}: ${node.host}` : node.host;
       head.append(title, legend(node));
-      const grid = document.createElement("div");
-      grid.className = "charts small";
-      body.append(head, grid);
+      // What others on the host use as well comes second.
+      const own = grid();
+      const whole = grid();
+      const more = document.createElement("details");
+      const summary = document.createElement("summary");
+      summary.textContent = words.host;
+      more.append(summary, whole);
+      more.open = open.has(node.node);
+      more.addEventListener("toggle", () => (more.open ? open.add(node.node) : open.delete(node.node)));
+      body.append(head, own, more);
       for (const kind of KINDS) {
         const names = Object.keys(node.fields).filter((name) => kind.of.test(name));
         if (names.some((name) => node.fields[name].mean.some((value) => value !== null))) {
-          charts.push(new DeviceChart(grid, kind, names, node, began));
+          charts.push(new DeviceChart(kind.key.startsWith("host") ? whole : own, kind, names, node, began));
         }
       }
     }
+  }
+
+  function grid() {
+    const made = document.createElement("div");
+    made.className = "charts small";
+    return made;
   }
 
   // Ranks and GPUs have the colours of their place on the node.
