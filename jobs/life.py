@@ -32,8 +32,6 @@ def set_time_limit(job: Job, hours: float | None, *, actor: User | None) -> bool
     if hours is not None and not (isfinite(hours) and 0.01 <= hours <= LONGEST_HOURS):
         text = _("Must be a number of hours from 0.01 to %(most)g, or empty for no limit.")
         raise Refused({"hours": text % {"most": LONGEST_HOURS}})
-    if (actor is None or not actor.is_staff) and (too_long := limits.against_time(job.owner, hours)):
-        raise Refused({"hours": too_long})
     if actor is not None and not actor.is_staff and (too_long := limits.against_time(job.owner, hours)):
         raise Refused({"hours": too_long})
     with transaction.atomic():

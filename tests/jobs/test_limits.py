@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from jobs import datasets, limits, services
+from jobs import datasets, life, limits, services
 from jobs.controller import place
 from jobs.models import Account, Artifact, Attempt, Checkpoint, Dataset, DefaultLimits, Host, Limits
 from workers.contract.messages import Request
@@ -185,3 +185,13 @@ def test_priority_comes_before_fairness(owner: User, other: User, submit: Any, h
     late = submit(other)
     host(2)
     assert place.run() == 2 and status(*many, late) == ["starting", "starting", "queued"]
+
+
+def test_only_staff_gives_a_job_more_time_than_its_owner_may_have(owner: User, staff: User, submit: Any) -> None:
+    may(owner, time_limit_hours=8)
+    job = submit().job
+    for hours in (9.0, None):
+        with pytest.raises(services.Refused, match="longest time limit of its owner is 8 hours"):
+            life.set_time_limit(job, hours, actor=owner)
+    assert life.set_time_limit(job, 2.0, actor=owner)
+    assert life.set_time_limit(job, None, actor=staff)
