@@ -87,6 +87,11 @@ def job(page: Page, site: Site) -> None:
     page.wait_for_selector(".plot canvas")
 
 
+def results(page: Page, site: Site) -> None:
+    job(page, site)
+    page.wait_for_selector("#results .plot canvas")
+
+
 def failed(page: Page, site: Site) -> None:
     page.goto(f"/jobs/{site.jobs['nan']}/")
     page.wait_for_selector(".plot canvas")
@@ -123,6 +128,7 @@ PICTURES = [
     Picture("form", form),
     Picture("warnings", warnings),
     Picture("job", job),
+    Picture("results", results, part="#results"),
     Picture("failed", failed),
     Picture("retry", retry),
     Picture("dataset", dataset),
