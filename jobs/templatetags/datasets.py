@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django import template
@@ -10,6 +11,7 @@ from django.utils.translation import gettext as _
 from jobs.models import Dataset
 from jobs.templatetags.evenkeel import number
 from workers.contract.datasets import Finding
+from workers.datasets.parsing import BadRow
 
 register = template.Library()
 
@@ -21,6 +23,12 @@ def finding_text(finding: Finding) -> str:
         return _(finding.template) % finding.values
     except (KeyError, TypeError, ValueError):
         return finding.template
+
+
+@register.filter
+def fault(row: BadRow) -> str:
+    """What is wrong with one row: the sentence without its count."""
+    return re.sub(r"\s*[:：]\s*%\(count\)d.*$", "", _(row.template)) % row.values
 
 
 @register.filter

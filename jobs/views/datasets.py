@@ -205,12 +205,12 @@ def dataset_describe(request: Asked, pk: int) -> HttpResponse:
     posted = request.method == "POST"
     reading = Reading.model_validate(dataset.reading)
     as_posted = how_read(request.POST, reading) if posted else reading
-    look, problem = None, ""
+    look, problem, hopeless = None, "", False
     if not dataset.source.get("paddlenlp"):
         try:
             look = datasets.look_at(dataset, as_posted)
         except Unreadable as error:
-            problem = _(error.template) % error.values
+            problem, hopeless = _(error.template) % error.values, error.however
     columns = look.columns if look else []
     if posted and as_posted.kind == "sequences" and "layout" not in request.POST:
         # Another kind was chosen a moment ago: its fields begin as guessed.
@@ -230,6 +230,7 @@ def dataset_describe(request: Asked, pk: int) -> HttpResponse:
         "form": form,
         "look": look,
         "problem": problem,
+        "hopeless": hopeless,
         "chosen": form.chosen(),
         "has_dev_file": any(file.get("split") == "dev" for file in dataset.source.get("files", [])),
         "failed": posted and not only_preview,

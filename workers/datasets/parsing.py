@@ -92,7 +92,9 @@ def problem(template: str, number: int, shown: str = "", **values: str | int) ->
 
 
 class Unreadable(Exception):
-    """Nothing of the file can be used. `template` is translated by the web side."""
+    """Nothing of the file can be used. `template` is translated by the web side. `however`: in whichever way it is read."""
+
+    however = False
 
     def __init__(self, template: str, **values: str | int) -> None:
         super().__init__(template % values)
@@ -388,6 +390,14 @@ def _refuse_other_formats(file: BinaryIO) -> None:
     """By the first bytes; the position stays at the beginning."""
     head = file.read(4096)
     file.seek(0)
+    try:
+        _refuse_by(head)
+    except Unreadable as error:
+        error.however = True
+        raise
+
+
+def _refuse_by(head: bytes) -> None:
     if not head.strip(b"\r\n\t " + BOM):
         if len(head) < 4096:
             raise Unreadable("The file is empty.")

@@ -209,6 +209,15 @@ def test_a_file_that_cannot_be_read_says_so_where_it_is_described(people: People
     send(people.owner, begin(people.owner, body=body).json()["uploads"][0], body)
     page = people.owner.get(f"/datasets/{Dataset.objects.get().pk}/describe/").text
     assert "This is a zip or Excel file" in page
+    # No way of reading would help.
+    assert "Check it" not in page and "Upload another file" in page
+
+
+def test_rows_of_the_preview_that_cannot_be_read_say_why(people: People) -> None:
+    body = TABLE + "坏,a\n".encode("gb18030")
+    send(people.owner, begin(people.owner, body=body).json()["uploads"][0], body)
+    page = people.owner.post(f"/datasets/{Dataset.objects.get().pk}/describe/", READING | {"preview": "1"}).text
+    assert '<span class="muted">Rows that are not UTF-8</span>' in page and "Check it" in page
 
 
 def test_what_is_wrong_in_the_description_is_said_at_its_field(people: People, described: Dataset) -> None:

@@ -222,7 +222,7 @@ OBJECTS = st.lists(
 ).map(lambda lines: "\n".join(lines).encode("utf-8"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(body=TABLES | OBJECTS, more=st.data())
 def test_rows_that_are_taken_at_once_are_taken_as_they_are_one_by_one(
     checked: Any, tmp_path: Path, body: bytes, more: Any
