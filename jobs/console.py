@@ -41,7 +41,7 @@ class Console:
                 yield line
 
     def _progress(self) -> Iterator[str]:
-        running = Attempt.objects.on_host().filter(attempted__gt=0).select_related("start_from")
+        running = Attempt.objects.on_host().filter(attempted__gt=0).select_related("start_from", "job")
         now = time.monotonic()
         for attempt in running.filter(job=self.job) if self.job else running:
             when, what = self._told.get(attempt.pk, (now - PROGRESS_S, ""))
@@ -87,11 +87,13 @@ def _words(event: JobEvent) -> str:
 
 def progress_line(attempt: Attempt) -> str:
     record = attempt.newest_record
-    start = attempt.start_from
+    start, plan = attempt.start_from, attempt.plan
+    if attempt.job.dry_run:
+        plan = dry_run.shortened(plan, start.applied if start else 0)
     done = progress(
         status=attempt.status,
         applied=attempt.applied,
-        plan=attempt.plan,
+        plan=plan,
         newest=record,
         started_from=start.applied if start else 0,
     )

@@ -30,7 +30,7 @@ USUAL_CLIPS = (0.5, 1.0, 2.0, 5.0)
 MUCH_CLIPPED = 0.5
 NEARLY_FULL = 0.9
 MB = 2**20
-WIDTH, BASE = 640, 110  # of the picture; the base line's height
+WIDTH, BASE = 400, 90  # of the picture; the base line's height
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -216,6 +216,12 @@ def part(job: Job, attempt: Attempt) -> dict[str, Any]:
     }
 
 
+def shortened(plan: Mapping[str, Any], applied_before: int) -> dict[str, Any]:
+    """The plan of the whole as that of the dry run, for its progress."""
+    total = plan.get("total_steps")
+    return {**plan, "total_steps": min(total, applied_before + STEPS)} if total else dict(plan)
+
+
 def picture(norms: Norms) -> list[dict[str, Any]]:
     """Rectangles of the histogram in a picture of WIDTH; under the base line stand the limits."""
     highest = max((count for _low, _high, count in norms.bars), default=0) or 1
@@ -356,14 +362,11 @@ def _whole(
         return None
     keeping = settings.get("checkpoints") or {}
     every, per_epoch = keeping.get("evaluate_every_steps"), plan.get("steps_per_epoch")
-    evaluation_s, rows = measured.get("evaluation_s"), measured.get("evaluation_rows")
-    if evaluation_s is not None and rows and plan.get("dev_rows"):
-        evaluation_s *= plan["dev_rows"] / rows
     return Whole(
         steps=steps,
         steps_s=steps * step_ms / 1e3,
         evaluations=_times(steps, every or per_epoch),
-        evaluation_s=evaluation_s,
+        evaluation_s=measured.get("evaluation_s"),
         checkpoints=_times(steps, keeping.get("every_steps")),
         checkpoint_s=measured.get("checkpoint_s"),
         checkpoint_bytes=measured.get("checkpoint_bytes"),

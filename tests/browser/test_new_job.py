@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 from jobs.models import Dataset, Job
 from tests.browser import seed
 from tests.browser.conftest import Site
+from workers.contract.states import EndReason
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -133,3 +134,50 @@ def test_the_form_works_without_javascript(site: Site, person: User, data: Datas
     page.get_by_label("Name", exact=True).press("Enter")
     expect(page.get_by_role("heading", name="plain")).to_be_visible()
     assert Job.objects.get().newest.settings["training"]["max_steps"] == 10  # type: ignore[union-attr]
+
+
+def test_a_dry_run_grows_on_its_page_and_its_clip_is_taken_into_the_form(
+    site: Site, person: User, data: Dataset
+) -> None:
+    page = site.page(person)
+    page.goto("/jobs/new/")
+    page.get_by_label("Name", exact=True).fill("tried first")
+    page.get_by_label("Learning rate").fill("3e-5")
+    page.get_by_label("Ranks per host").fill("2")
+    page.get_by_role("button", name="Dry run", exact=True).click()
+    result = page.locator("#dry_run")
+    expect(result).to_contain_text("It makes 30 steps of the real thing")
+    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+
+    job = Job.objects.get()
+    assert job.dry_run
+    attempt = seed.start(job, seed.host())
+    rows = seed.records(1, 30, loss_scale=None, skipped=None, found_inf=False)
+    for number, row in enumerate(rows, 1):
+        row["grad_norm"] = number / 10
+    for rank in range(2):
+        seed.add_steps(attempt, rows[:12], rank)
+    seed.announce(attempt, "status", "steps")
+    expect(result).to_contain_text("12 of 30 steps so far.")
+    for rank in range(2):
+        seed.add_steps(attempt, rows[12:], rank)
+    seed.end(attempt, EndReason.COMPLETED)
+    seed.announce(attempt, "status", "steps")
+    expect(result).to_contain_text("30 steps were made")
+    expect(result).to_contain_text("Suggested: 2.8")
+
+    result.get_by_role("link", name="Submit with the suggested clip…").click()
+    expect(page.get_by_label("Clip at norm")).to_have_value("2.8")
+    expect(page.get_by_label("Learning rate")).to_have_value("3e-5")
+    expect(page.get_by_label("Ranks per host")).to_have_value("2")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("tried first")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.get_by_text("is queued.")).to_be_visible()
+    real = Job.objects.latest("pk")
+    assert not real.dry_run and real.newest is not None and real.newest.settings["clipping"]["max_norm"] == 2.8
+
+    page.goto("/")
+    expect(page.locator("#job-table tbody tr")).to_have_count(1)
+    page.get_by_label("Kind").select_option("dry runs")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("#job-table tbody tr")).to_contain_text("dry run")

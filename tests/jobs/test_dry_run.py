@@ -128,14 +128,13 @@ def test_the_whole_is_steps_evaluations_and_checkpoints() -> None:
         0: {
             "rank": 0,
             "peak_mb": 900.0,
-            "evaluation_s": 2.0,
-            "evaluation_rows": 500,
+            "evaluation_s": 4.0,
             "checkpoint_s": 1.5,
             "checkpoint_bytes": 7,
         }
     }
     whole = result(steps(NORMS), measured=measured).whole
-    # 1000 steps of 100 ms; 4 epochs, the last of them cut short, each with an evaluation of 2 × 2 s; 5 checkpoints.
+    # 1000 steps of 100 ms; 4 epochs, the last of them cut short, each with an evaluation of 4 s; 5 checkpoints.
     assert whole == dry_run.Whole(1000, 100.0, 4, 4.0, 5, 1.5, 7)
     assert whole.seconds == pytest.approx(100 + 16 + 7.5)
     unmeasured = result(steps(NORMS)).whole
@@ -166,9 +165,7 @@ def test_it_can_be_written_as_json() -> None:
 
 
 def test_a_terminal_is_told_in_lines() -> None:
-    measured = {
-        0: {"peak_mb": 900.0, "evaluation_s": 2.0, "evaluation_rows": 1000, "checkpoint_s": 1.5, "checkpoint_bytes": 7}
-    }
+    measured = {0: {"peak_mb": 900.0, "evaluation_s": 2.0, "checkpoint_s": 1.5, "checkpoint_bytes": 7}}
     found = result(steps(NORMS), measured=measured, memory_bytes={0: 4 * 2**30})
     assert dry_run_lines(found)[:-1] == [
         "steps           30 of 30, 0 skipped",

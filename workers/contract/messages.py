@@ -264,7 +264,7 @@ class AttemptBeat(_Frozen):
 #   spike                step, what (loss or grad_norm), value, mean, deviation, sigmas, skipped (bool)
 #   rewind               step, to_step, to_applied, segment, why (a SkipReason)
 #   note                 level, text, step|null
-#   measured             rank, peak_mb; of rank 0 also evaluation_s, evaluation_rows, checkpoint_s|null, checkpoint_bytes|null
+#   measured             rank, peak_mb; of rank 0 also evaluation_s (of a whole one), checkpoint_s|null, checkpoint_bytes|null
 #                        (every rank, at the end of a dry run)
 #   outcome              end_reason, detail, rank|null, step|null   (any rank that ends on purpose)
 

@@ -38,7 +38,7 @@ def ran(job: Job, norms: list[float], reason: EndReason = EndReason.COMPLETED, d
         seed.add_steps(attempt, rows, rank)
         data: dict[str, Any] = {"rank": rank, "peak_mb": 3072.0 * (rank + 1)}
         if rank == 0:
-            data |= {"evaluation_s": 2.0, "evaluation_rows": 870, "checkpoint_s": 1.0, "checkpoint_bytes": 14_680_064}
+            data |= {"evaluation_s": 4.0, "checkpoint_s": 1.0, "checkpoint_bytes": 14_680_064}
         if reason is EndReason.COMPLETED:
             JobEvent.objects.create(job=job, attempt=attempt, kind="measured", rank=rank, data=data)
     seed.end(attempt, reason, detail)
@@ -86,7 +86,7 @@ def test_the_result_is_shown_to_who_may_see_the_job(people: People, job: Job) ->
         "Clipping at 1 would shorten 67 % of the steps",
     ):
         assert said in text, said
-    for missing in ("Retry…", "Clone", "Pause", "Train longer…"):
+    for missing in ("Retry…", ">Clone<", "Pause", "Train longer…"):
         assert missing not in text
 
 
