@@ -135,7 +135,7 @@ def test_devices_are_charted_and_follow_the_attempt(site: Site, person: User, da
     expect(charts).to_have_count(6)
     memory = charts.filter(has_text="Memory of the ranks")
     expect(memory.locator(".value")).to_have_text("477 MiB")
-    page.get_by_text("The whole host").click()
+    page.get_by_text("The whole host", exact=True).click()
     expect(charts.filter(has_text="Memory available on the host").locator("canvas")).to_be_visible()
     take(attempt, line(120, ranks={"0": {"cpu": 1.5, "memory": 2**30, "peak": 2**31}}))
     seed.announce(attempt, "devices")

@@ -39,7 +39,9 @@ def test_an_attempt_without_samples_has_no_nodes(people: People, attempt: Attemp
 
 def test_peaks_are_shown_with_the_numbers_and_the_ranks(people: People, url: str, attempt: Attempt) -> None:
     Attempt.objects.update(
-        rank_states={"0": {"pid": 7}}, newest_record={"loss": 1, "loss_scale": None}, peak_memory={"rank0": 600 * 2**20, "0/gpu0": 2**34}
+        rank_states={"0": {"pid": 7}},
+        newest_record={"loss": 1, "loss_scale": None},
+        peak_memory={"rank0": 600 * 2**20, "0/gpu0": 2**34},
     )
     page = people.owner.get(f"/jobs/{attempt.job_id}/").content.decode()
     assert page.count("600.0 MiB") == 2 or page.count("600 MiB") == 2
