@@ -17,11 +17,12 @@ from django.test import Client
 from django.utils import timezone, translation
 from django.utils.translation import trans_real
 
-from jobs import services
+from jobs import limits, people, services, throttle
 from jobs.management.commands.translations import LOCALES, catalogue_path, extracted, read, translated
 from jobs.models import Attempt, JobEvent
 from tests.browser import seed
 from workers.contract.states import Status
+from workers.contract.texts import Text
 
 TEMPLATES = sorted((settings.BASE_DIR / "templates").rglob("*.html"))
 _PLACEHOLDER = re.compile(r"%(?:\(\w+\))?[-+ 0#]*(?:\d+)?(?:\.\d+)?[a-zA-Z%]")
@@ -134,7 +135,8 @@ def rows(db: None, settings: Any, tmp_path: Path) -> dict[str, Any]:
         JobEvent.objects.create(job=done, attempt=attempt, kind=kind, **more)
     failed = seed.submit(owner, data, "失败", precision__mode="fp16", optimizer__learning_rate=0.5)
     seed.fail_with_nan(failed, here)
-    Attempt.objects.filter(job=failed).update(end_detail="详情")
+    detail = Text("Rank %(rank)d was killed by %(signal)s.", rank=0, signal="信号")
+    Attempt.objects.filter(job=failed).update(end_detail=str(detail), end_said=detail.said)
     JobEvent.objects.filter(job=failed, kind="status").update(message="")
     settings_now = failed.newest.settings | {"clipping": {"max_norm": 2.0}}
     services.retry(failed, actor=owner, settings=settings_now, from_checkpoint=True)
@@ -148,6 +150,12 @@ def rows(db: None, settings: Any, tmp_path: Path) -> dict[str, Any]:
     Attempt.objects.filter(pk=starting.pk).update(stage="turning texts into tokens 500 of 1000")
     ended = seed.submit(owner, data, "已停")
     services.ask_to_leave(ended, services.Request.CANCEL, actor=owner)
+    nothing = dict.fromkeys(limits.NAMES)
+    people.set_limits(owner, nothing | {"devices": 2, "storage_bytes": 2**30, "time_limit_hours": 8.0}, actor=admin)
+    people.edit(owner, email="", staff=True, superuser=False, actor=admin)
+    people.edit(owner, email="", staff=False, superuser=False, actor=admin)
+    for _try in range(settings.LOGIN_FAILURES):
+        throttle.begin("用户", "127.0.0.1")
     return {"admin": admin, "owner": owner, "jobs": [done, failed, lost.job, starting.job, ended], "ended": ended}
 
 
@@ -182,6 +190,13 @@ def test_pages_are_chinese_from_top_to_bottom(rows: dict[str, Any], client: Clie
         "/jobs/new/import/",
         "/hosts/",
         "/not-there/",
+        "/account/",
+        "/account/password/",
+        "/people/",
+        "/people/new/",
+        "/people/limits/",
+        "/people/events/",
+        f"/people/{rows['owner'].pk}/",
         f"/jobs/{rows['ended'].pk}/retry/",
     ]
     for job in rows["jobs"]:
