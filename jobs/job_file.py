@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,15 @@ from django.utils.translation import ngettext
 from jobs import services
 from jobs.models import Dataset, Job
 
-KEYS = {"name": str, "recipe": str, "dataset": (str, int), "priority": int, "settings": dict, "anyway": bool}
+KEYS = {
+    "name": str,
+    "recipe": str,
+    "dataset": (str, int),
+    "priority": int,
+    "tags": list,
+    "settings": dict,
+    "anyway": bool,
+}
 MOST_BYTES = 64 * 1024
 DEEPEST = 12
 
@@ -25,6 +34,7 @@ class JobFile:
     recipe: str = "text_classification"
     dataset: str | int | None = None
     priority: int = 0
+    tags: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     anyway: bool = False  # its warnings are accepted
     # Line of each key, from 1: "name", and dotted names of settings.
@@ -80,6 +90,8 @@ class JobFile:
                 errors[str(key)] = _("There is no such key; known: %(known)s.") % {"known": known}
             elif isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):  # type: ignore[arg-type]
                 errors[key] = _("Cannot be “%(value)s”.") % {"value": str(value)[:60]}
+        if isinstance(found := content.get("tags"), list) and not all(isinstance(tag, str) for tag in found):
+            errors["tags"] = _("Must be a list of words, such as [first try, ernie].")
         if "name" not in content:
             errors["name"] = _("Give the job a name.")
         if errors:
@@ -108,6 +120,7 @@ class JobFile:
             priority=self.priority,
             accepted_warnings=anyway or self.anyway,
             dry_run=dry_run,
+            names=self.tags,
         )
 
     def dataset_of(self, owner: User) -> Dataset | None:
@@ -127,13 +140,23 @@ class JobFile:
         return found
 
 
-def dump(*, name: str, recipe: str, dataset: Dataset | None, settings: dict[str, Any], priority: int = 0) -> str:
+def dump(
+    *,
+    name: str,
+    recipe: str,
+    dataset: Dataset | None,
+    settings: dict[str, Any],
+    priority: int = 0,
+    tags: Sequence[str] = (),
+) -> str:
     """What `JobFile.parse` makes the same job of. The dataset by its number: a name may get newer versions."""
     content: dict[str, Any] = {"name": name, "recipe": recipe}
     if dataset is not None:
         content["dataset"] = dataset.pk
     if priority:
         content["priority"] = priority
+    if tags:
+        content["tags"] = list(tags)
     content["settings"] = settings
     text: str = yaml.safe_dump(content, allow_unicode=True, sort_keys=False, width=110)
     return text

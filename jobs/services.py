@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from pydantic import ValidationError
 
-from jobs import checks, limits
+from jobs import checks, limits, tags
 from jobs.models import Artifact, Attempt, Checkpoint, Dataset, Host, Job, JobEvent
 from workers.contract.checks import Finding
 from workers.contract.fields import CONTROL, Misfit, SettingsGroup
@@ -55,6 +55,7 @@ def submit(
     accepted_warnings: bool = False,
     cloned_from: Job | None = None,
     dry_run: bool = False,
+    names: Sequence[str] = (),
 ) -> Job:
     """A new job with its first attempt, queued. Raises Refused, and Warned if there are warnings that were not accepted."""
     errors: dict[str, str] = {}
@@ -86,6 +87,8 @@ def submit(
         }
     if not -100 <= priority <= 100:
         errors["priority"] = _("Between −100 and 100, not %(value)d.") % {"value": priority}
+    if why_not := tags.problem(names):
+        errors["tags"] = why_not
     try:
         checked = validated(recipe, settings)
         model_key = _model_key(checked, owner)
@@ -106,6 +109,7 @@ def submit(
             cloned_from=cloned_from,
             status=Status.QUEUED.value,
         )
+        tags.put(job, names)
         attempt = _new_attempt(
             job, None, checked, cause=Attempt.Cause.SUBMIT, actor=actor, model_key=model_key, start_from=None
         )

@@ -15,7 +15,7 @@ from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST
 
-from jobs import checks, dry_run, job_file, limits, services
+from jobs import checks, dry_run, job_file, limits, services, tags
 from jobs.forms import SettingsForm
 from jobs.models import Dataset, Job
 from jobs.views.rows import Asked, attempt_of, job_for, whole_number
@@ -38,6 +38,7 @@ class Draft:
     dataset: int = 0
     settings: dict[str, Any] | None = None
     cloned_from: Job | None = None
+    tags: str = ""  # as typed
     errors: dict[str, str] = field(default_factory=dict)
 
 
@@ -47,6 +48,7 @@ def job_new(request: Asked) -> HttpResponse:
         return form_page(request, _draft(request), fill="preset" in request.GET)
     data = request.POST
     draft = Draft(_recipe(data.get("recipe")), data.get("name", ""), whole_number(data.get("dataset"), 0))
+    draft.tags = data.get("tags", "")
     if data.get("cloned_from"):
         number = whole_number(data["cloned_from"], 0)
         draft.cloned_from = Job.objects.visible_to(request.user).filter(pk=number).first()
@@ -93,6 +95,7 @@ def _submit(
             accepted_warnings=anyway,
             cloned_from=draft.cloned_from,
             dry_run=dry_run,
+            names=tags.split(draft.tags),
         )
     except services.Warned:
         return _page(request, form, draft, failed="warned")
@@ -154,11 +157,15 @@ def _draft(request: Asked) -> Draft:
     else:
         name = _("%(name)s, continued") % {"name": job.name}
         settings = settings | {"model": settings.get("model", {}) | {"source": "job", "job": job.pk}}
-    return Draft(RECIPES[job.recipe], name[:120], dataset or job.dataset_id or 0, settings, job)
+    return Draft(RECIPES[job.recipe], name[:120], dataset or job.dataset_id or 0, settings, job, _tags(job))
 
 
 def _as_tried(tried: Job, settings: dict[str, Any]) -> Draft:
-    return Draft(RECIPES[tried.recipe], tried.name, tried.dataset_id or 0, settings, tried.cloned_from)
+    return Draft(RECIPES[tried.recipe], tried.name, tried.dataset_id or 0, settings, tried.cloned_from, _tags(tried))
+
+
+def _tags(job: Job) -> str:
+    return ", ".join(job.tags.values_list("name", flat=True))
 
 
 def _recipe(name: str | None) -> Recipe:
@@ -206,7 +213,8 @@ def _page(request: Asked, form: SettingsForm, draft: Draft, failed: str = "") ->
             {"name": dataset.name, "kind": dataset.get_kind_display()}
             for dataset in ready.exclude(kind=draft.recipe.dataset_kind)[:OTHERS_NAMED]
         ],
-        "given": {"name": draft.name, "dataset": draft.dataset},
+        "given": {"name": draft.name, "dataset": draft.dataset, "tags": draft.tags},
+        "known_tags": tags.known(request.user),
         "cloned_from": draft.cloned_from,
         "errors": draft.errors,
         "failed": failed,
@@ -242,7 +250,13 @@ def _as_yaml(request: Asked, form: SettingsForm, draft: Draft) -> str:
     settings = form.raw()
     with suppress(services.Refused):
         settings = services.validated(draft.recipe.name, settings).model_dump(mode="json")
-    return job_file.dump(name=draft.name, recipe=draft.recipe.name, dataset=_dataset(request, draft), settings=settings)
+    return job_file.dump(
+        name=draft.name,
+        recipe=draft.recipe.name,
+        dataset=_dataset(request, draft),
+        settings=settings,
+        tags=tags.split(draft.tags),
+    )
 
 
 def _command(request: Asked, draft: Draft, anyway: bool) -> str:

@@ -35,7 +35,7 @@ def job_import(request: Asked) -> HttpResponse:
 def _read(request: Asked, body: bytes) -> Draft:
     file = JobFile.parse(body)
     errors: dict[str, str] = {}
-    draft = Draft(RECIPES.get(file.recipe) or next(iter(RECIPES.values())), file.name)
+    draft = Draft(RECIPES.get(file.recipe) or next(iter(RECIPES.values())), file.name, tags=", ".join(file.tags))
     try:
         dataset = file.dataset_of(request.user)
         draft.dataset = dataset.pk if dataset else 0
@@ -60,6 +60,11 @@ def job_export(request: Asked, pk: int) -> HttpResponse:
     job = job_for(request, pk)
     attempt = attempt_of(job, request.GET.get("attempt"))
     text = job_file.dump(
-        name=job.name, recipe=job.recipe, dataset=job.dataset, settings=attempt.settings, priority=job.priority
+        name=job.name,
+        recipe=job.recipe,
+        dataset=job.dataset,
+        settings=attempt.settings,
+        priority=job.priority,
+        tags=list(job.tags.values_list("name", flat=True)),
     )
     return yaml_file(text, f"job-{job.pk}-{attempt.number}-{job.name}")

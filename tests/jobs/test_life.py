@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from jobs import life, services
+from jobs import job_file, life, services
 from jobs.controller.mirror import control_of
 from jobs.controller.send import spec_of
 from jobs.models import Artifact, Attempt, Checkpoint, Dataset, DeletedJob, Host, Job, Placement
@@ -135,6 +135,16 @@ def test_notes_and_tags_beyond_their_limits_are_refused(
         life.annotate(job, notes=notes, names=names, actor=owner)
     assert list(refused.value.errors) == [where]
     assert "annotated" not in kinds(job)
+
+
+def test_a_job_file_may_have_tags(owner: User, dataset: Dataset) -> None:
+    text = job_file.dump(name="x", recipe="text_classification", dataset=dataset, settings={}, tags=["a b", "第一次"])
+    job = job_file.JobFile.parse(text.encode()).submit(owner=owner)
+    assert sorted(tag.name for tag in job.tags.all()) == ["a b", "第一次"]
+    with pytest.raises(Refused, match="list of words"):
+        job_file.JobFile.parse(b"name: x\ntags: [1, 2]")
+    with pytest.raises(Refused, match="without commas"):
+        job_file.JobFile.parse(text.replace("a b", "a,b").encode()).submit(owner=owner)
 
 
 # --- the archive ---

@@ -29,6 +29,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--anyway", action="store_true", help="in spite of warnings, which are recorded with the job"
         )
+        parser.add_argument("--tag", action="append", default=[], dest="tags", help="a tag beside those of the file")
         parser.add_argument("--wait", action="store_true", help="until it has ended; progress goes to stderr")
         parser.add_argument(
             "--dry-run",
@@ -45,6 +46,7 @@ class Command(BaseCommand):
                 if not equals:
                     raise CommandError(f"--set wants GROUP.SETTING=VALUE, not “{change}”.")
                 file.set(name.strip(), yaml.safe_load(value))
+            file.tags = list(dict.fromkeys([*file.tags, *options["tags"]]))
             job = file.submit(owner=owner(options["owner"]), anyway=options["anyway"], dry_run=options["dry_run"])
         except services.Warned as warned:
             lines = [f"{finding.setting}: warning: {finding}" for finding in warned.warnings]

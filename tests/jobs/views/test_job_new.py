@@ -252,7 +252,7 @@ def test_a_clone_has_the_settings_and_the_dataset_of_its_model(people: People, j
     answer = people.owner.get(f"{URL}?clone={job.pk}")
     form = answer.context["form"]
     assert form.field("training.epochs").value == "17"
-    assert answer.context["given"] == {"name": "sentiment, again", "dataset": job.dataset_id}
+    assert answer.context["given"] == {"name": "sentiment, again", "dataset": job.dataset_id, "tags": ""}
     assert f'name="cloned_from" value="{job.pk}"' in answer.text
 
 

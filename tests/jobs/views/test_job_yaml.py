@@ -29,7 +29,7 @@ def test_a_file_fills_the_form_and_submits_nothing(people: People, dataset: Data
     uploaded = people.owner.post(URL, {"file": SimpleUploadedFile("job.yaml", GOOD.encode())})
     for answer in (pasted, uploaded):
         assert answer.status_code == 200 and not Job.objects.exists()
-        assert answer.context["given"] == {"name": "mine", "dataset": dataset.pk}
+        assert answer.context["given"] == {"name": "mine", "dataset": dataset.pk, "tags": ""}
         form = answer.context["form"]
         assert form.field("training.epochs").value == "7"
         assert form.field("optimizer.learning_rate").value == "3e-5"

@@ -96,6 +96,17 @@ def test_tags_of_others_are_not_suggested(people: People, job: Job) -> None:
     assert "secret project" in people.staff.get("/").text
 
 
+def test_a_new_job_has_the_tags_that_were_typed_and_a_clone_the_same(people: People, job: Job) -> None:
+    form = {"recipe": "text_classification", "name": "x", "dataset": str(job.dataset_id), "anyway": "on"}
+    settings = {field.name: field.value for field in people.owner.get("/jobs/new/").context["form"].fields()}
+    made = people.owner.post("/jobs/new/", settings | form | {"tags": "a, b,a"}, follow=True)
+    new = Job.objects.exclude(pk=job.pk).get()
+    assert made.status_code == 200 and sorted(tag.name for tag in new.tags.all()) == ["a", "b"]
+    assert 'value="a, b"' in people.owner.get("/jobs/new/", {"clone": str(new.pk)}).text
+    refused = people.owner.post("/jobs/new/", settings | form | {"tags": "x" * 41})
+    assert refused.status_code == 422 and "has 41" in refused.text
+
+
 # --- the list ---
 
 
