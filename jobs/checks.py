@@ -85,8 +85,13 @@ def _dataset(dataset: Dataset | None) -> DatasetFacts | None:
         largest=max((max(abs(feature["min"]), abs(feature["max"])) for feature in features), default=None),
         weight_column=dataset.reading.get("weight_column"),
         weightless=weights["zero"] / rows if rows and "zero" in weights else None,
-        weights_not_finite=int(weights.get("not_finite") or 0),
+        weights_not_finite=_found(dataset, "Rows whose weight is not finite: %(count)d."),
     )
+
+
+def _found(dataset: Dataset, template: str) -> int:
+    """How many rows the check of the dataset (workers/datasets/texts.py) told of in these words."""
+    return sum(int(said["values"]["count"]) for said in dataset.findings if said.get("template") == template)
 
 
 def _hosts() -> tuple[HostFacts, ...]:

@@ -107,6 +107,9 @@ def test_lengths_are_those_measured_at_registration(owner: User, dataset: Datase
     assert codes(owner, dataset) == ["texts_are_cut"]
 
 
+NOT_FINITE = "Rows whose weight is not finite: %(count)d."
+
+
 def test_weights_are_those_that_were_checked(owner: User, dataset: Dataset) -> None:
     weighted = {"data": {"weight_column": "weight"}}
     dataset.columns, dataset.reading = ["text", "label", "weight"], {}
@@ -114,9 +117,10 @@ def test_weights_are_those_that_were_checked(owner: User, dataset: Dataset) -> N
     dataset.reading = {"weight_column": ""}
     assert codes(owner, dataset, **weighted) == ["weights_unchecked"]
     dataset.reading = {"weight_column": "weight"}
-    dataset.statistics = {"weights": {"train": {"zero": 100, "not_finite": 0}}}
+    dataset.statistics = {"weights": {"train": {"zero": 100}}}
     assert codes(owner, dataset, **weighted) == ["weights_all_zero"]
-    dataset.statistics = {"weights": {"train": {"zero": 60, "not_finite": 2}}}
+    dataset.statistics = {"weights": {"train": {"zero": 60}}}
+    dataset.findings = [{"level": "warning", "template": NOT_FINITE, "values": {"count": 2}, "rows": []}]
     assert codes(owner, dataset, **weighted) == ["weights_mostly_zero", "weights_not_finite"]
     assert codes(owner, dataset) == []
 

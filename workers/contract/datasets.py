@@ -151,6 +151,7 @@ class CheckResult(_Frozen):
                                 For other tokenizers it is an upper bound that is close for Chinese and far off for English.
                                 Missing in datasets that were checked before this was counted: use text_length + 2.
                                 `share_of_longer_texts` reads it.
+        weights                 … {"zero"}: rows with the weight 0; where there is a weight column
         duplicates              {"train", "dev", "dev_in_train", "contradicting"}: rows
         baselines               {name: accuracy on dev}
         samples, first_batch    what pages show

@@ -460,9 +460,17 @@ def _measure(rows: _Rows, codes: Numbers, findings: Findings) -> dict[str, Any]:
             "mean": {split: round(float(token_counts[at].mean()), 3) for split, at in of.items()},
             "histogram": _histogram(token_counts, codes, of),
         },
+        **_weights(rows, of),
         "duplicates": _duplicates(rows, codes, findings),
         "baselines": {"majority": int(counts["dev"][commonest]) / int(of["dev"].sum())},
     }
+
+
+def _weights(rows: _Rows, of: dict[str, Numbers]) -> dict[str, Any]:
+    if not rows.weightless:
+        return {}
+    weightless = np.frombuffer(rows.weightless, np.uint8).astype(bool)
+    return {"weights": {split: {"zero": int(weightless[at].sum())} for split, at in of.items()}}
 
 
 def _histogram(lengths: Numbers, codes: Numbers, of: dict[str, Numbers]) -> dict[str, Any]:

@@ -129,6 +129,7 @@ def test_weights_that_are_not_finite_are_told_and_stay(checked: Any, tmp_path: P
     assert outcome.fit and found(outcome) == {"Rows whose weight is not finite: 1.": [42]}
     written = lines(tmp_path, "train") + lines(tmp_path, "dev")
     assert {row["weight"] for row in written} == {0.5, "nan"}
+    assert outcome.statistics["weights"]["train"] == {"zero": 0}
     outcome = checked(body + "y,b,much\n", reading=reading)
     assert found(outcome)["Rows whose weight is no number of 0 or more: 1."] == [43]
 
