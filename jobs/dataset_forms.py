@@ -188,10 +188,14 @@ class SequencesForm(_DescriptionForm):
     layout = forms.ChoiceField(
         label=gettext_lazy("A row is"),
         choices=[
-            ("steps", gettext_lazy("a time step; a column says of which sequence")),
-            ("columns", gettext_lazy("a sequence; its time steps are columns")),
-            ("lists", gettext_lazy("a sequence; a column has all its values as a JSON list")),
+            ("steps", gettext_lazy("a time step")),
+            ("columns", gettext_lazy("a sequence, in columns")),
+            ("lists", gettext_lazy("a sequence, in lists")),
         ],
+        help_text=gettext_lazy(
+            "A time step, and a column says of which sequence; or a whole sequence, whose time steps are columns, or stand "
+            "as a JSON list in a column per feature."
+        ),
     )
     id_column = forms.CharField(
         max_length=100,
@@ -215,10 +219,11 @@ class SequencesForm(_DescriptionForm):
     target = forms.ChoiceField(
         label=gettext_lazy("What belongs to a sequence"),
         choices=[
-            ("number", gettext_lazy("a number (regression)")),
-            ("label", gettext_lazy("a label (classification)")),
-            ("none", gettext_lazy("nothing: next values are predicted")),
+            ("number", gettext_lazy("a number")),
+            ("label", gettext_lazy("a label")),
+            ("none", gettext_lazy("nothing")),
         ],
+        help_text=gettext_lazy("What a model is to say. With nothing it can still predict next values."),
     )
     target_column = forms.CharField(
         max_length=100,

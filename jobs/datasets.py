@@ -234,7 +234,7 @@ def guess_reading(dataset: Dataset) -> None:
 
 
 def guessed_sequences(look: Look | None) -> SequenceReading:
-    return (look and guess.sequences(look)) or SequenceReading()
+    return (look and guess.sequences(look, asked=True)) or SequenceReading()
 
 
 def guessed(look: Look) -> Reading:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -69,7 +71,18 @@ def rows_of(form: TrialForm, typed: str) -> list[Row]:
                     % {"line": number, "count": len(text), "most": field.longest}
                 }
             )
+        if field.kind == "numbers" and (bad := next((word for word in re.split(r"[\s,]+", text) if not _is_finite(word)), None)) is not None:
+            raise Refused(
+                {field.name: _("Line %(line)d: “%(word)s” is no finite number.") % {"line": number, "word": bad[:40]}}
+            )
     return [{field.name: text} for _number, text in texts]
+
+
+def _is_finite(word: str) -> bool:
+    try:
+        return math.isfinite(float(word))
+    except ValueError:
+        return False
 
 
 def ask(artifact: Artifact, typed: str, *, user: User) -> Trial:
@@ -162,6 +175,7 @@ def answer(trial: Trial) -> dict[str, Any]:
         rows.append(
             {
                 "text": next(iter(row.values())),
+                "value": said.get("value"),
                 "scores": scores[:LABELS_SHOWN],
                 "more": max(len(scores) - LABELS_SHOWN, 0),
                 "tokens": said["tokens"],

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 TRY_TASK = "workers.try_model"
 
@@ -31,7 +31,8 @@ class TrialField:
 
     name: str
     title: str
-    kind: Literal["text"] = "text"
+    # Of "numbers" a line has time steps with spaces between, each with its features' values and commas between.
+    kind: Literal["text", "numbers"] = "text"
     longest: int = 2000  # characters
 
 
@@ -83,12 +84,20 @@ class Score(_Frozen):
 
 
 class Prediction(_Frozen):
-    """Of one row: labels with their probabilities, the likeliest first, and the tokens as the model saw them."""
+    """Of one row: labels with their probabilities, the likeliest first, or a number; and the tokens as the model saw them."""
 
-    scores: list[Score] = Field(min_length=1)
+    scores: list[Score] = []
+    value: float | None = None
     tokens: list[str] = []
-    cut: bool = Field(False, description="the text has more tokens than the model was trained with")
+    cut: bool = Field(False, description="the row is longer than what the model was trained with")
     unknown: str = Field("", description="the token that stands for what the vocabulary does not have")
+
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Prediction:
+        if (self.value is None) != bool(self.scores):
+            raise ValueError("a prediction has either scores or a value")
+        return self
 
 
 class TrialResult(_Frozen):

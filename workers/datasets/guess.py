@@ -30,14 +30,20 @@ _SPLIT_NAMES = ("split", "set", "partition", "数据集", "划分")
 FEWEST_STEPS = 8
 
 
-def sequences(look: Look) -> SequenceReading | None:
-    """None if there is a column of texts, or nothing that could be a sequence."""
+def sequences(look: Look, *, asked: bool = False) -> SequenceReading | None:
+    """None if there is a column of texts, or nothing that could be a sequence. `asked`: it is said that they are sequences,
+    so that a name that is not known keeps nobody from guessing."""
     names = {column.lower(): column for column in look.columns}
-    if not look.rows or any(name in names for name in TEXT_NAMES):
+    if not look.rows or (not asked and any(name in names for name in TEXT_NAMES)):
         return None
     values = {column: [row.values.get(column) for row in look.rows] for column in look.columns}
     target_column = _first(TARGET_NAMES, names)
     id_column, order_column = _first(ID_NAMES, names), _first(ORDER_NAMES, names)
+    if asked and not id_column:
+        # Names are most often no numbers.
+        id_column = next((column for column in look.columns if not all(map(_is_number, values[column]))), "")
+    if asked and id_column and not target_column:
+        target_column = _constant_within(id_column, order_column, values)
     known = {id_column, order_column, target_column, _first(_SPLIT_NAMES, names)}
     common: dict[str, Any] = {"id_column": id_column, "target_column": target_column, "target": "none"}
     if target_column:
@@ -58,6 +64,21 @@ def sequences(look: Look) -> SequenceReading | None:
     if id_column and numeric:
         return SequenceReading(layout="steps", order_column=order_column, features=numeric, **common)
     return None
+
+
+def _constant_within(id_column: str, order_column: str, values: dict[str, list[Any]]) -> str:
+    """The one column that only changes with the sequence, if several rows of one are seen."""
+    by_sequence: dict[str, list[int]] = {}
+    for i, value in enumerate(values[id_column]):
+        by_sequence.setdefault(str(value), []).append(i)
+    if max(map(len, by_sequence.values())) < 3:
+        return ""
+    constant = [
+        column for column, items in values.items()
+        if column not in (id_column, order_column)
+        and all(len({str(items[i]) for i in rows}) == 1 for rows in by_sequence.values())
+    ]  # fmt: skip
+    return constant[0] if len(constant) == 1 else ""
 
 
 def _first(known: tuple[str, ...], names: dict[str, str]) -> str:

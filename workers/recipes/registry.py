@@ -74,6 +74,9 @@ RECIPES: dict[str, Recipe] = {
         dataset_kind="sequences",
         presets=FOR_SEQUENCES,
         checks=OF_SEQUENCES,
+        trial=TrialForm(
+            "workers.recipes.sequences.predict", (TrialField("text", "Sequence", kind="numbers", longest=20_000),)
+        ),
     ),
 }
 

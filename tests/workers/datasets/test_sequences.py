@@ -153,6 +153,15 @@ def test_how_a_file_is_read_is_guessed(body: str, expected: dict[str, Any] | Non
         assert getattr(made, name) == value
 
 
+def test_whoever_says_that_they_are_sequences_gets_a_guess_under_any_names() -> None:
+    body = b"account,amount,mean\n" + b"".join(b"a%d,%d,%d\n" % (i // 4, i, i // 4) for i in range(8))
+    seen = look(io.BytesIO(body), "rows.csv")
+    assert guess.sequences(seen) is None
+    how = guess.sequences(seen, asked=True)
+    assert how is not None
+    assert (how.id_column, how.features, how.target, how.target_column) == ("account", ["amount"], "number", "mean")
+
+
 def test_a_description_that_cannot_work_is_refused_in_words() -> None:
     from workers.datasets.sequences import Findings, _Rows
 

@@ -45,6 +45,7 @@ def test_numbers_are_learnt_and_the_exported_program_says_them_in_the_units_of_t
     train: Any, sequences: Path, tmp_path: Path
 ) -> None:
     from workers.recipes.sequences import data, export
+    from workers.recipes.sequences import predict as tries
     from workers.recipes.sequences.settings import SequencesSettings
 
     options = {"training": {"batch_size": 16, "epochs": 40, "max_steps": None}, "optimizer": {"learning_rate": 2e-2}}
@@ -67,6 +68,12 @@ def test_numbers_are_learnt_and_the_exported_program_says_them_in_the_units_of_t
     assert math.sqrt((error**2).mean()) == pytest.approx(best["metrics"]["rmse"], rel=1e-4)
     variance = ((read.targets - read.targets.mean()) ** 2).sum()
     assert best["metrics"]["r2"] == pytest.approx(1 - (error**2).sum() / variance, rel=1e-3)
+    lines = [" ".join(f"{x},{same}" for x, same in read.values[read.begins[i] : read.begins[i + 1]]) for i in (0, 1, 2)]
+    tried = tries.load(attempt.folder.artifacts / "inference")([{"text": line} for line in lines])
+    assert [prediction.value for prediction in tried] == pytest.approx(said[:3].tolist(), rel=1e-4)
+    assert [prediction.cut for prediction in tried] == [read.begins[i + 1] - read.begins[i] > 16 for i in (0, 1, 2)]
+    with pytest.raises(ValueError, match="time step 2 has 1 values, but the model reads 2 in each: x, same"):
+        tries.steps("1,2 3", ["x", "same"])
     about = json.loads((attempt.folder.artifacts / "inference" / "inference.json").read_text())
     assert about["features"] == ["x", "same"] and about["normalisation"]["scale"][1] == 1.0
 

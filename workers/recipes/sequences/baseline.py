@@ -1,5 +1,5 @@
 """What a model has to beat, on the dev split: who always says the same, who says that nothing will change, and a linear
-model on a few numbers per sequence (mean, deviation, least, greatest, last, mean of the last five; of each feature).
+model on a few numbers per sequence (mean, deviation, least, greatest, last; of each feature).
 
     python -m workers.recipes.sequences.baseline FOLDER
 
@@ -21,8 +21,6 @@ from sklearn.preprocessing import RobustScaler
 from workers.recipes.sequences import data, metrics
 from workers.recipes.sequences.settings import DataSettings, Goal
 from workers.trainer.task import Floats
-
-LAST = 5
 
 
 def baselines(folder: Path) -> dict[str, float]:
@@ -60,11 +58,11 @@ def _read(folder: Path, goal: Goal, labels: list[str]) -> tuple[data.Sequences, 
 
 
 def summaries(sequences: data.Sequences) -> Floats:
-    """[sequences, 6 × features]"""
+    """[sequences, 5 × features]"""
     rows = []
     for begin, end in zip(sequences.begins[:-1], sequences.begins[1:], strict=True):
         values = sequences.values[begin:end].astype(np.float64)
-        parts = (values.mean(0), values.std(0), values.min(0), values.max(0), values[-1], values[-LAST:].mean(0))
+        parts = (values.mean(0), values.std(0), values.min(0), values.max(0), values[-1])
         rows.append(np.concatenate(parts))
     return np.array(rows)
 

@@ -1,6 +1,6 @@
 """Sequences made up like transactions of accounts, with heavy tails: for the demo, benchmarks and trying things out.
 
-    python -m workers.recipes.sequences.sample > transactions.csv
+python -m workers.recipes.sequences.sample > transactions.csv
 """
 
 from __future__ import annotations

@@ -156,6 +156,13 @@ class RegularisationSettings(SettingsGroup):
         0.0, "Dropout", "Share of a layer's outputs set to zero in training, after each recurrent layer.",
         basic=True, ge=0, lt=1,
     )  # fmt: skip
+    label_smoothing: float = setting(
+        0.0,
+        "Label smoothing",
+        "Share of each label that is spread over all labels in training; 0.1 is usual where labels are in doubt.",
+        ge=0,
+        lt=1,
+    )
 
 
 class RecurrentOptimizerSettings(OptimizerSettings):

@@ -108,7 +108,10 @@ class Sequences:
         if not self.numbers:
             # Softmax and logarithm in float32, whatever the layers were computed in.
             labels = paddle.to_tensor(arrays["labels"])
-            return outputs, F.cross_entropy(outputs, labels, reduction="none").squeeze(-1)
+            # Evaluations see the labels as they are.
+            smoothing = self.settings.regularisation.label_smoothing if model.training else 0.0
+            losses = F.cross_entropy(outputs, labels, reduction="none", label_smoothing=smoothing)
+            return outputs, losses.squeeze(-1)
         # Subtracted in float64: targets may be large beside what they differ by.
         targets = (arrays["targets"] - self.normalisation.target_shift) / self.normalisation.target_scale
         error = outputs - paddle.to_tensor(targets.astype(np.float32))
