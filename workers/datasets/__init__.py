@@ -1,8 +1,14 @@
 """Datasets: reading tables and JSON Lines, checking every row, measuring. Used by hosts and by the web side's commands;
 knows neither Django nor Paddle.
 
-parsing.py     files → rows, whatever is wrong with them; a look at the beginning of a file
-checking.py    rows → findings, statistics, train.jsonl and dev.jsonl
+parsing.py     files → rows, whatever is wrong with them, one by one or many at once
+guess.py       a look at the beginning of a file: how it seems to be read
+checking.py    the entry: a function per kind of dataset
+texts.py       rows of texts with labels → findings, statistics, splits
+sequences.py   the same of numeric sequences
+findings.py    what a check finds and makes
+splits.py      train.jsonl and dev.jsonl, written once; rows from all over them
+tokens.py      how many tokens a text has for training from scratch
 places.py      which paths may be read
 order.py       what a check is told, and how it answers
 run.py         one check as a process with limits, on a host
