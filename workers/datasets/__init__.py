@@ -2,7 +2,7 @@
 knows neither Django nor Paddle.
 
 parsing.py     files → rows, whatever is wrong with them, one by one or many at once
-guess.py       a look at the beginning of a file: how it seems to be read
+guess.py       whether the first rows look like numeric sequences, and how they would be read
 checking.py    the entry: a function per kind of dataset
 texts.py       rows of texts with labels → findings, statistics, splits
 sequences.py   the same of numeric sequences
