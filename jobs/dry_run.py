@@ -263,9 +263,9 @@ def result(
     return Result(
         planned=min(STEPS, left),
         made=len(records),
-        warmup=_warmup(settings, plan),
-        norms=_norms(norms, len(found) - len(norms)),
-        clips=_clips(norms, _max_norm(settings)),
+        warmup=warmup(settings, plan),
+        norms=norms_of(norms, len(found) - len(norms)),
+        clips=clips_of(norms, max_norm_of(settings)),
         clipped=sum(bool(record["clipped"]) for record in records),
         skipped=sum(skips.values()),
         skip_reasons=dict(skips),
@@ -278,7 +278,7 @@ def result(
     )
 
 
-def _norms(norms: Any, non_finite: int) -> Norms:
+def norms_of(norms: Any, non_finite: int) -> Norms:
     if not len(norms):
         return Norms(0, non_finite, None, None, None, [])
     positive = norms[norms > 0]
@@ -293,7 +293,7 @@ def _norms(norms: Any, non_finite: int) -> Norms:
     return Norms(len(norms), non_finite, float(median), float(p90), float(norms.max()), bars)
 
 
-def _clips(norms: Any, current: float | None) -> list[Clip]:
+def clips_of(norms: Any, current: float | None) -> list[Clip]:
     """The suggestion, the threshold of the settings and the usual ones, each with the share of steps it would clip."""
     if not len(norms):
         return []
@@ -304,7 +304,7 @@ def _clips(norms: Any, current: float | None) -> list[Clip]:
     ]
 
 
-def _max_norm(settings: Mapping[str, Any]) -> float | None:
+def max_norm_of(settings: Mapping[str, Any]) -> float | None:
     """The threshold of the settings, if they clip the whole gradient at a fixed one."""
     clipping = settings.get("clipping") or {}
     fixed = clipping.get("mode", GLOBAL_NORM) == GLOBAL_NORM
@@ -325,7 +325,7 @@ def _rounded_up(value: float) -> float | None:
     return float(f"{math.ceil(value / unit - 1e-9) * unit:.6g}")
 
 
-def _warmup(settings: Mapping[str, Any], plan: Mapping[str, Any]) -> int | None:
+def warmup(settings: Mapping[str, Any], plan: Mapping[str, Any]) -> int | None:
     """As the trainer's schedule reckons it."""
     schedule = settings.get("schedule")
     if not schedule:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from jobs.models import Attempt, StepBlock, StepTail
-from jobs.steps import block
+from jobs.steps import block, packed
 from workers.contract import records as contract
 
 
@@ -50,6 +52,44 @@ def extras(attempt: Attempt, rank: int) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(value, dict):
                 yield value
+
+
+def newest(attempt: Attempt, rank: int, fields: Sequence[str], least: int) -> packed.Matrix:
+    """The packed.Matrix of the newest records: `least` of them and what else is in the same block, or all there are."""
+    # The tail first, see _parts.
+    tail = list(StepTail.objects.filter(attempt=attempt, rank=rank).order_by("start").values_list("start", "packed"))
+    parts = [packed.from_bytes(bytes(body)) for _, body in tail]
+    blocks = StepBlock.objects.filter(attempt=attempt, rank=rank)
+    if tail:
+        blocks = blocks.filter(index__lt=tail[0][0] // block.BLOCK)
+    missing = least - sum(map(len, parts))
+    if missing > 0:
+        for body in blocks.order_by("-index").values_list("body", flat=True)[: -(-missing // block.BLOCK)]:
+            parts.insert(0, block.matrix(bytes(body), fields))
+    return np.concatenate(parts) if parts else np.empty((0, packed.WIDTH))
+
+
+def newest_with(attempt: Attempt, rank: int, text: str) -> dict[str, Any] | None:
+    """The newest record whose line has `text` in it, of the tail and the newest block; NaN and infinities as floats."""
+    wanted = text.encode()
+    bodies = StepTail.objects.filter(attempt=attempt, rank=rank).order_by("-start").values_list("body", flat=True)
+    for body in bodies:
+        if (found := _last_with(bytes(body)[:-1].split(b"\n"), wanted)) is not None:
+            return found
+    sealed = (
+        StepBlock.objects.filter(attempt=attempt, rank=rank).order_by("-index").values_list("body", flat=True).first()
+    )
+    return None if sealed is None else _last_with(list(block.unseal(bytes(sealed))), wanted)
+
+
+def _last_with(lines: list[bytes], wanted: bytes) -> dict[str, Any] | None:
+    for line in reversed(lines):
+        if wanted in line:
+            try:
+                return contract.decode(line)
+            except (ValueError, TypeError, KeyError):
+                continue
+    return None
 
 
 def _parts(attempt: Attempt, rank: int, after_step: int) -> Iterator[list[bytes]]:

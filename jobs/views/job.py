@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
-from jobs import device_samples, dry_run, limits, reproduction, results, services, trials
+from jobs import device_samples, dry_run, limits, norms, reproduction, results, services, trials
 from jobs.forms import SettingGroup, SettingsForm
 from jobs.live import is_live
 from jobs.models import Artifact, Attempt, Checkpoint, Host, Job, JobEvent, Placement
@@ -166,6 +166,7 @@ PARTS: dict[str, Callable[[Job, Attempt], dict[str, Any]]] = {
     "status": _status,
     "numbers": _numbers,
     "dry_run": dry_run.part,
+    "norms": norms.part,
     "evaluations": results.evaluations_part,
     "confusion": results.confusion_part,
     "events": _events,
