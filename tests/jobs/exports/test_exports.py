@@ -208,7 +208,8 @@ def test_memory_does_not_grow_with_the_records(format: str, monkeypatch: pytest.
         finally:
             tracemalloc.stop()
 
-    assert peak(24) < 1.2 * peak(6) + 2**17
+    peak(1)  # what is imported and remembered at the first use
+    assert peak(24) < 1.2 * peak(6)
 
 
 # --- the view and the command ------------------------------------------------------------------
