@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
+from jobs.models import Job
 from tests.end_to_end.stack import Stack, newest, why
 from workers.contract.states import EndReason
 
@@ -29,6 +31,25 @@ def register(stack: Stack, folder: Path) -> None:
     rows = [{"text": ("好书" if i % 2 else "坏书") + f"第{i}本", "label": str(i % 2)} for i in range(400)]
     file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     stack.manage("register_dataset", str(file), "--name", "books", "--shared", "--no-baseline")
+
+
+def test_a_dry_run_of_real_ranks_tells_where_the_scale_settles_and_keeps_nothing(stack: Stack, tmp_path: Path) -> None:
+    register(stack, tmp_path)
+    file = tmp_path / "dry.yaml"
+    file.write_text(
+        yaml.safe_dump({"name": "dry", "recipe": "text_classification", "dataset": "books", "settings": TINY})
+    )
+    summary = json.loads(
+        stack.manage("submit", str(file), "--owner", "owner", "--dry-run", "--anyway", "--json").stdout
+    )
+    told = summary["dry_run"]
+    assert (summary["status"], told["made"], told["planned"]) == ("succeeded", 30, 30)
+    assert told["loss_scale"]["first"] == 2.0**30 and told["loss_scale"]["last"] < 2.0**30 and told["skipped"] > 0
+    assert told["suggested_clip"] > 0 and told["step_ms"] > 0 and told["whole"]["evaluation_s"] > 0
+    assert all(rank["exact"] and rank["peak_mb"] > 50 for rank in told["memory"]) and len(told["memory"]) == 2
+    attempt = newest(Job.objects.get(pk=summary["job"]))
+    assert not attempt.checkpoints.exists() and not attempt.artifacts.exists() and not attempt.evaluations.exists()
+    stack.assert_all_stored_once(attempt, 2)
 
 
 def test_a_real_job_outlives_kills_of_everything_beside_it(stack: Stack, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from jobs import services
+from jobs import services, tags
 from jobs.controller.send import spec_of
 from jobs.models import Dataset, Job, JobEvent, Placement
 from tests.browser import seed
@@ -125,13 +125,14 @@ def test_what_was_accepted_for_the_dry_run_is_accepted_for_the_job_and_nothing_e
 
 
 def test_the_form_comes_back_filled_and_with_the_suggested_clip_if_asked(people: People, job: Job) -> None:
+    tags.put(job, ["first try"])
     assert people.ask(f"{URL}?dry_run={job.pk}") == {"anonymous": 302, "owner": 200, "other": 404, "staff": 200}
     for url, clip in ((f"{URL}?dry_run={job.pk}", "1"), (f"{URL}?dry_run={job.pk}&clip=1", "2.8")):
         page = people.owner.get(url)
         form = page.context["form"]
         values = {name: form.field(name).value for name in ("clipping.max_norm", "optimizer.learning_rate")}
         assert values == {"clipping.max_norm": clip, "optimizer.learning_rate": "3e-5"}
-        assert page.context["given"] == {"name": "my job", "dataset": job.dataset_id}
+        assert page.context["given"] == {"name": "my job", "dataset": job.dataset_id, "tags": "first try"}
 
 
 def test_it_can_only_be_cancelled(people: People, dataset: Dataset, owner: User) -> None:
