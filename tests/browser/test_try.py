@@ -126,12 +126,16 @@ def test_without_javascript_question_and_answer_are_pages(site: Site, person: Us
 
 def test_devices_are_charted_and_follow_the_attempt(site: Site, person: User, data: Dataset) -> None:
     attempt = seed.start(seed.submit(person, data, "live"), seed.host())
-    take(attempt, *(line(10 * i) for i in range(12)))
+    # As in life, the first has no rates yet.
+    take(attempt, line(0, ranks={"0": {"memory": 500_000_000}}))
     page = site.page(person)
     page.goto(f"/jobs/{attempt.job_id}/")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
     page.locator("#devices").scroll_into_view_if_needed()
     charts = page.locator("#devices .chart")
+    expect(charts).to_have_count(5)
+    take(attempt, *(line(10 * i) for i in range(1, 12)))
+    seed.announce(attempt, "devices")
     expect(charts).to_have_count(6)
     memory = charts.filter(has_text="Memory of the ranks")
     expect(memory.locator(".value")).to_have_text("477 MiB")

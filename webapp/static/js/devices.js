@@ -176,7 +176,7 @@
         return;
       }
       const newer = await ask(Math.min(...nodes.map((node) => node.t.at(-1))));
-      if (!newer.every(take)) await load();
+      if (!newer.every(take) || nodes.some((node) => kindsOf(node).length > node.kinds)) await load();
       else charts.forEach((chart) => chart.draw());
     } catch {
       // The next announcement tries again.
@@ -223,13 +223,18 @@
       more.open = open.has(node.node);
       more.addEventListener("toggle", () => (more.open ? open.add(node.node) : open.delete(node.node)));
       body.append(head, own, more);
-      for (const kind of KINDS) {
-        const names = Object.keys(node.fields).filter((name) => kind.of.test(name));
-        if (names.some((name) => node.fields[name].mean.some((value) => value !== null))) {
-          charts.push(new DeviceChart(kind.key.startsWith("host") ? whole : own, kind, names, node, began));
-        }
+      const kinds = kindsOf(node);
+      node.kinds = kinds.length;
+      for (const [kind, names] of kinds) {
+        charts.push(new DeviceChart(kind.key.startsWith("host") ? whole : own, kind, names, node, began));
       }
     }
+  }
+
+  // What is known of a node. It may become more: a first sample says nothing of rates, a driver little of a GPU.
+  function kindsOf(node) {
+    const known = (name) => node.fields[name].mean.some((value) => value !== null);
+    return KINDS.map((kind) => [kind, Object.keys(node.fields).filter((name) => kind.of.test(name))]).filter(([, names]) => names.some(known));
   }
 
   function grid() {
