@@ -140,6 +140,8 @@ def test_many_are_deleted_after_a_page_that_says_what_goes(people: People, job: 
     checkpoint(ended, 10, 3 * 2**20)
     page = _bulk(people.owner, "delete", job.pk)
     assert "Delete for good" in page and "3.0 MiB" in page and Job.objects.there().exists()
+    # One alone is deleted by the page of its own, whatever led there.
+    assert f'action="/jobs/{job.pk}/delete/"' in page
     assert "1 job is deleted." in _bulk(people.owner, "delete_now", job.pk)
     assert not Job.objects.there().exists()
 
