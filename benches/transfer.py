@@ -159,7 +159,9 @@ def measure(folder: Path) -> bool:
             artifact = Artifact.objects.create(
                 attempt=job.newest, name="model", key="large", bytes=BYTES, sha256="0" * 64
             )
-            with (stack.data_dir / "storage/large.tar").open("wb") as file:
+            storage = stack.data_dir / "storage"
+            storage.mkdir(exist_ok=True)
+            with (storage / "large.tar").open("wb") as file:
                 file.truncate(BYTES)
             peak, size = download(client, pids["web"], f"/jobs/{job.pk}/artifacts/{artifact.pk}/")
             met = told("download of a result", peak, size)
