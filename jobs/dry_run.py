@@ -24,6 +24,8 @@ SLOW_STEPS = 5
 # So many good steps at the end, and the loss scale counts as settled.
 SETTLED_STEPS = 10
 CLIP_PERCENTILE = 90
+# From fewer, such as those before everything turned NaN, nothing is suggested.
+LEAST_NORMS = 10
 GLOBAL_NORM = "global_norm"
 USUAL_CLIPS = (0.5, 1.0, 2.0, 5.0)
 # Above this share of clipped steps a lower learning rate is better than clipping.
@@ -297,7 +299,8 @@ def clips_of(norms: Any, current: float | None) -> list[Clip]:
     """The suggestion, the threshold of the settings and the usual ones, each with the share of steps it would clip."""
     if not len(norms):
         return []
-    suggested = _rounded_up(float(np.percentile(norms, CLIP_PERCENTILE)))
+    enough = len(norms) >= LEAST_NORMS
+    suggested = _rounded_up(float(np.percentile(norms, CLIP_PERCENTILE))) if enough else None
     candidates = {*USUAL_CLIPS, *filter(None, (suggested, current))}
     return [
         Clip(value, float((norms > value).mean()), value == suggested, value == current) for value in sorted(candidates)

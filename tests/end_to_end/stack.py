@@ -73,9 +73,9 @@ class Stack:
 
     # --- processes ---
 
-    def manage(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def manage(self, *arguments: str, check: bool = True, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "manage.py", *arguments]
-        result = subprocess.run(command, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=100)
+        result = subprocess.run(command, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=timeout_s)
         assert not check or result.returncode == 0, result.stderr
         return result
 

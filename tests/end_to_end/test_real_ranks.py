@@ -39,9 +39,8 @@ def test_a_dry_run_of_real_ranks_tells_where_the_scale_settles_and_keeps_nothing
     file.write_text(
         yaml.safe_dump({"name": "dry", "recipe": "text_classification", "dataset": "books", "settings": TINY})
     )
-    summary = json.loads(
-        stack.manage("submit", str(file), "--owner", "owner", "--dry-run", "--anyway", "--json").stdout
-    )
+    words = ("--owner", "owner", "--dry-run", "--anyway", "--json")
+    summary = json.loads(stack.manage("submit", str(file), *words, timeout_s=300).stdout)
     told = summary["dry_run"]
     assert (summary["status"], told["made"], told["planned"]) == ("succeeded", 30, 30)
     assert told["loss_scale"]["first"] == 2.0**30 and told["loss_scale"]["last"] < 2.0**30 and told["skipped"] > 0
