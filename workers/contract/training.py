@@ -373,7 +373,7 @@ class LimitSettings(SettingsGroup):
     most_rewinds: int = setting(
         2,
         "Most rewinds",
-        "Of one run, for bad steps and spikes together; after them, bad steps are skipped and spikes recorded.",
+        "Of one attempt, for bad steps and spikes together; after them, bad steps are skipped and spikes recorded.",
         ge=0,
         le=100,
     )

@@ -46,6 +46,10 @@ class WeightAverage:
         finally:
             self._put(kept)
 
+    def install(self) -> None:
+        """The model has them for good: training is over."""
+        self._put(self.averages)
+
     def _put(self, values: list[Any]) -> None:
         for value, (_, parameter) in zip(values, self.named, strict=False):
             parameter.set_value(value.astype(parameter.dtype))

@@ -18,6 +18,8 @@ def finish(run: Run, reason: EndReason) -> EndReason:
         return REASONS[asked]
     if run.best_weights is not None:
         set_weights(run.model, run.best_weights)
+    else:
+        run.average.install()
     asked = worst.report(run)
     if asked is not None:
         return REASONS[asked]

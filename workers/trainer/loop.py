@@ -59,7 +59,7 @@ class Progress:
     reached: float | None = None  # what an evaluation must be above, by the least gain, to count as better
     waited: int = 0  # evaluations in a row that were not better
     segment: int = 0  # of the records; a rewind begins a new one
-    rewinds: int = 0
+    rewinds: int = 0  # of this attempt; not part of a checkpoint
 
 
 @dataclass
@@ -251,14 +251,16 @@ def train(run: Run) -> EndReason:
             logged = time.monotonic()
             total = run.plan["total_steps"]
             print(f"step {step} of {total}: loss {facts.loss:.4g}, norm {norm:.4g}, lr {lr:.3g}", flush=True)
-        limits.check(facts)
+        rewinding = dry_run is None and calls_for_rewind(run, facts)
+        if not rewinding:
+            limits.check(facts)
         if leave in LEAVE_AT_ONCE:
             return REASONS[leave]
         if dry_run is not None:  # steps only; what else takes time is measured once at the end
             if leave is not None:
                 return REASONS[leave]
             continue
-        if calls_for_rewind(run, facts):
+        if rewinding:
             rewind(run, facts)
             limits.begin_anew()
             _checkpoint(run)  # who dies now comes back to after the bad batch

@@ -200,7 +200,8 @@ class LossScaler(paddle.amp.GradScaler):  # type: ignore[misc]
 
     def update(self) -> None:
         super().update()
-        if self.value is not None:
+        # Only then can it have changed; to read it is to wait for the device.
+        if self.value is not None and (self._cache_found_inf or self._incr_count == 0):
             self._set(self._scale.item())
 
     def state(self) -> dict[str, Any] | None:

@@ -36,7 +36,6 @@ def snapshot_of(run: Run) -> Snapshot:
         "reached": progress.reached,
         "waited": progress.waited,
         "segment": progress.segment,
-        "rewinds": progress.rewinds,
         "scaler": run.scaler.state(),
         "clipper": run.clipper.state(),
         "spikes": run.spikes.state(),

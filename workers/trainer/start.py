@@ -140,7 +140,6 @@ def _go_on_from(run: Run) -> None:
         reached=state.get("reached", state["best"]),
         waited=state.get("waited", 0),
         segment=state.get("segment", 0),
-        rewinds=state.get("rewinds", 0),
     )
     # Who goes on after an early stop wants more of it: the patience begins anew.
     if run.progress.waited >= (settings.early_stopping.patience or math.inf):

@@ -71,7 +71,9 @@ class Task(Protocol):
     def build_model(self) -> Any:
         """A paddle.nn.Layer with its initial or pretrained weights. Called once, after seeding."""
 
-    def batch(self, split: Split, rows: Rows) -> Batch: ...
+    def batch(self, split: Split, rows: Rows) -> Batch:
+        """Rows as they are. Evaluations measure training rows too: what augments them belongs into `losses`, where the
+        model says whether it is being trained."""
 
     def losses(self, model: Any, batch: Batch) -> tuple[Any, Any]:
         """(outputs, loss of each sample [n] as float32 Tensor)."""

@@ -72,6 +72,7 @@ def _worst(run: Run) -> list[Shown] | Request:
 
 
 def _short(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if len(value) <= MOST_CHARACTERS else value[: MOST_CHARACTERS - 1] + "…"
-    return value
+    if not isinstance(value, str):
+        return value
+    text = value if len(value) <= MOST_CHARACTERS else value[: MOST_CHARACTERS - 1] + "…"
+    return text.encode("utf-8", "replace").decode()  # half a character is nothing that JSON could hold

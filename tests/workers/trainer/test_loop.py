@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paddle
 import pytest
 
 from tests.workers.trainer.conftest import Attempt, make_attempt, settings
@@ -239,3 +240,28 @@ def test_an_infinite_moment_is_never_written_as_a_checkpoint(in_process: Any) ->
     assert work.attempt.checkpoints() == good
     (note,) = [line for line in work.attempt.events("note") if line["level"] == "error"]
     assert "moment2" in note["text"] and "No checkpoint at step 3" in note["text"]
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("float32", 1), ("fp16", 3)])
+def test_a_step_waits_for_the_device_once_and_with_loss_scaling_twice_more(
+    in_process: Any, monkeypatch: pytest.MonkeyPatch, mode: str, expected: int
+) -> None:
+    """A bare loop reads its loss, and with loss scaling Paddle's scaler reads what it found: 1 and 2."""
+    work = in_process(precision={"mode": mode}, training={"max_steps": 6}, monitoring={"group_norms_every": None})
+    waits, depth, after_step = [0], [0], []
+    for name in ("numpy", "item", "tolist", "__bool__", "__float__", "__int__", "__array__"):
+        original = getattr(paddle.Tensor, name)
+
+        def counted(*arguments: Any, original: Any = original, **options: Any) -> Any:
+            waits[0] += not depth[0]  # one of them may call another
+            depth[0] += 1
+            try:
+                return original(*arguments, **options)
+            finally:
+                depth[0] -= 1
+
+        monkeypatch.setattr(paddle.Tensor, name, counted)
+    record = work.run.steps.record
+    monkeypatch.setattr(work.run.steps, "record", lambda line: (after_step.append(waits[0]), record(line)))
+    work.train()
+    assert np.diff(after_step).tolist()[-3:] == [expected] * 3

@@ -88,6 +88,7 @@ def test_long_texts_are_cut_and_all_together_stay_small() -> None:
     rows = _found([1.0] * 200, text="字" * 1000)
     assert len(rows) == worst.MOST_ROWS and {len(row["text"]) for row in rows} == {worst.MOST_CHARACTERS}
     assert len(json.dumps(rows, ensure_ascii=False).encode()) < worst.MOST_BYTES
+    assert _found([1.0], text="\ud83d")[0]["text"] == "0?"
 
 
 def test_a_cancel_ends_the_search() -> None:
