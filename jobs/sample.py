@@ -136,13 +136,15 @@ class Demo:
             offer_transactions(self.admin)
         if self.first.status == Status.SUCCEEDED:
             return
-        self.first.refresh_from_db(fields=["status"])
+        self.first = Job.objects.there().filter(pk=self.first.pk).first()
+        if self.first is None:
+            return  # somebody has deleted it
         if self.first.status == Status.SUCCEEDED:
             self._submit_once("reviews-continued.yaml", self.first.owner, source=self.first)
 
     def _submit_once(self, example: str, user: User, source: Job | None = None) -> Job:
         file = JobFile.read(EXAMPLES / example)
-        known: Job | None = Job.objects.filter(owner=user, name=file.name).order_by("pk").first()
+        known: Job | None = Job.objects.there().filter(owner=user, name=file.name).order_by("pk").first()
         if known is not None:
             return known
         if source is not None:

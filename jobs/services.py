@@ -568,10 +568,10 @@ def _usable(job: Job) -> QuerySet[Checkpoint]:
 
 def locked(job: Job) -> tuple[Job, Attempt]:
     """The job and its newest attempt as they are now, locked until the transaction ends."""
-    job = Job.objects.select_for_update().get(pk=job.pk)
-    if job.deleted_at is not None:
+    there = Job.objects.there().select_for_update().filter(pk=job.pk).first()
+    if there is None:
         raise Refused({"": _("The job was deleted.")})
-    return job, Attempt.objects.select_for_update().filter(job=job).latest("number")
+    return there, Attempt.objects.select_for_update().filter(job=there).latest("number")
 
 
 def _must_not_be_dry(job: Job) -> None:

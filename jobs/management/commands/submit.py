@@ -77,6 +77,8 @@ class Command(BaseCommand):
         while True:
             for line in console.lines():
                 self.stderr.write(line)
+            if not Job.objects.there().filter(pk=job.pk).exists():
+                raise CommandError(f"Job {job.pk} was deleted.")
             job.refresh_from_db()
             newest = job.newest
             if newest is not None and is_over(newest):
