@@ -104,6 +104,7 @@ class Trials:
                     min(idle, key=lambda model: model.used_at).leave()
                 return False
             model = self._models[folder] = Model(folder, form.module, self._config, self._gone)
+            question.stage = "starting the model"
             model.ask(question)
             model.start()
             return True
