@@ -8,13 +8,15 @@ import orjson
 from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
-from jobs.models import Evaluation
+from jobs.models import Evaluation, JobEvent
 from jobs.steps import chart
 from jobs.steps.packed import CHARTED
 from jobs.views.rows import Asked, attempt_of, job_for, whole_number
 
 # The attempts beside the viewed one are there to compare with, and need fewer points.
 POINTS, POINTS_BESIDE, MOST_BESIDE = 1000, 300, 5
+# Events that are marked on the charts; there are some hundred of them at most (jobs/controller/reports.py).
+HAPPENED = ("spike", "rewind")
 
 
 @require_safe
@@ -46,6 +48,12 @@ def job_chart(request: Asked, pk: int) -> HttpResponse:
                 fields=fields or None,
             )
             for attempt in attempts
+        ],
+        "happened": [
+            {"attempt": number, "step": step, "kind": kind}
+            for number, step, kind in JobEvent.objects.filter(attempt__in=attempts, kind__in=HAPPENED)
+            .order_by("id")
+            .values_list("attempt__number", "step", "kind")
         ],
         "evaluations": [
             {"attempt": number, "step": step, "loss": metrics.get("loss", metrics.get("dev_loss"))}

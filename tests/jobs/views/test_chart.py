@@ -4,9 +4,10 @@ import json
 import math
 
 import pytest
+from django.utils import timezone
 
 from jobs import services
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, JobEvent
 from tests.browser import seed
 from tests.jobs.views.conftest import MINE, People
 from workers.contract.states import EndReason
@@ -71,3 +72,13 @@ def test_only_the_fields_asked_for_are_sent(people: People, running: Attempt) ->
 @pytest.mark.parametrize("query", [{"rank": "x"}, {"first": "-5"}, {"points": "1e9"}, {"last": "'"}])
 def test_nonsense_in_the_query_is_harmless(people: People, running: Attempt, query: dict[str, str]) -> None:
     assert people.owner.get(f"/jobs/{running.job_id}/chart/", query).status_code == 200
+
+
+def test_spikes_and_rewinds_are_marked_where_they_happened(people: People, running: Attempt) -> None:
+    for step, kind in ((120, "spike"), (200, "rewind"), (210, "note")):
+        JobEvent.objects.create(job_id=running.job_id, attempt=running, at=timezone.now(), kind=kind, step=step)
+    answer = people.owner.get(f"/jobs/{running.job_id}/chart/").json()
+    assert answer["happened"] == [
+        {"attempt": 1, "step": 120, "kind": "spike"},
+        {"attempt": 1, "step": 200, "kind": "rewind"},
+    ]

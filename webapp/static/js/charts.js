@@ -293,6 +293,23 @@ class Chart {
         for (const [dx, dy] of [[0, -5], [5, 0], [0, 5], [-5, 0]]) ctx.lineTo(x + dx * ratio, top + (dy + 5) * ratio);
         ctx.fill();
       }
+      ctx.strokeStyle = css("--bad");
+      ctx.lineWidth = 1.4 * ratio;
+      for (const { attempt, step, kind } of this.board.happened) {
+        const x = plot.valToPos(step, "x", true);
+        if (attempt !== series.number || !within(x)) continue;
+        ctx.beginPath();
+        if (kind === "rewind") {
+          ctx.setLineDash([6 * ratio, 3 * ratio]);
+          ctx.moveTo(x, top - 11 * ratio);
+          ctx.lineTo(x, top + plot.bbox.height);
+        } else {
+          for (const [dx, dy] of [[-4, -4], [0, -11], [4, -4]]) ctx.lineTo(x + dx * ratio, top + dy * ratio);
+          ctx.closePath();
+        }
+        ctx.stroke();
+        ctx.setLineDash([]);
+      }
       if (this.field.startsWith("loss") && !this.power) {
         ctx.strokeStyle = this.board.colour(series.number);
         ctx.fillStyle = css("--surface");
@@ -378,6 +395,7 @@ class Board {
     this.words = words;
     this.series = [];
     this.evaluations = [];
+    this.happened = [];
     this.viewed = null;
     this.range = null;
     this.waiting = false;
@@ -430,6 +448,7 @@ class Board {
     this.series = answer.attempts.map((attempt) => new Series(attempt)).sort((a, b) => a.number - b.number);
     this.viewed = this.series.find((series) => series.number === answer.viewed) || null;
     this.evaluations = answer.evaluations;
+    this.happened = answer.happened;
     this.newest = Math.max(this.newest || 0, this.viewed ? this.viewed.available.last || 0 : 0);
     this.draw();
   }
