@@ -103,6 +103,7 @@ PRETRAINED_RATE_LIMIT = 1e-3
 HIGH_RATE = {True: 1e-4, False: 1e-3}
 LOOSE_CLIP = {True: 2.0, False: 5.0}
 LOW_RATE = 1e-5
+LOW_SGD_RATE = 1e-3
 HEAVY_DROPOUT, HEAVY_DECAY = 0.3, 0.1
 SMALL_ROWS = 5000
 CUT_SHARE = 0.05
@@ -284,6 +285,68 @@ def warmup_ends(settings: Any, facts: Facts) -> Iterator[Finding]:
             "schedule.warmup_steps",
             {"warmup": warmup, "steps": steps},
         )
+
+
+def amp_is_used(settings: Any, facts: Facts) -> Iterator[Finding]:
+    precision = settings.precision
+    if str(precision.mode) == "float32" and (
+        str(precision.level) != "O1" or precision.white_list or precision.black_list
+    ):
+        yield Finding(
+            "AMP's level and lists of operators hold for fp16 and bf16 only; with float32 they do nothing. Choose one of "
+            "the two, or set them back.",
+            "warning",
+            "amp_unused",
+            "precision.mode",
+        )
+
+
+def limit_is_learnt(settings: Any, facts: Facts) -> Iterator[Finding]:
+    if facts.dataset is None or not facts.dataset.train_rows:
+        return
+    steps, clipping = planned_steps(settings, facts.dataset.train_rows), settings.clipping
+    if str(clipping.mode) in ("zclip", "autoclip") and clipping.adaptive_warmup >= steps:
+        yield Finding(
+            "%(mode)s learns from %(needed)d steps, but the whole training has %(steps)d, so that its limit never comes into "
+            "force. Learn from fewer, or clip at a fixed norm.",
+            "warning",
+            "clip_never_learnt",
+            "clipping.adaptive_warmup",
+            {"mode": str(clipping.mode), "needed": clipping.adaptive_warmup, "steps": steps},
+        )
+
+
+def rate_fits_optimizer(settings: Any, facts: Facts) -> Iterator[Finding]:
+    optimizer = settings.optimizer
+    if str(optimizer.kind) == "sgd" and optimizer.learning_rate < LOW_SGD_RATE:
+        yield Finding(
+            "A learning rate of %(rate)g is one for adamw: with sgd the steps are as small as the gradients, and next to "
+            "nothing is learnt. Usual are 0.01 to 0.1, with clipping.",
+            "warning",
+            "rate_low_for_sgd",
+            "optimizer.learning_rate",
+            {"rate": optimizer.learning_rate},
+        )
+
+
+def rewind_has_a_checkpoint(settings: Any, facts: Facts) -> Iterator[Finding]:
+    if facts.dataset is None or not facts.dataset.train_rows:
+        return
+    rewinds = str(settings.limits.on_bad_step) == "rewind" or str(settings.spikes.action) == "rewind"
+    steps, every = planned_steps(settings, facts.dataset.train_rows), settings.checkpoints.every_steps
+    if rewinds and every >= steps:
+        yield Finding(
+            "A rewind goes back to the newest checkpoint, but with one every %(every)d steps and %(steps)d steps in all that "
+            "is always the very beginning. Save checkpoints more often.",
+            "warning",
+            "rewind_to_the_beginning",
+            "checkpoints.every_steps",
+            {"every": every, "steps": steps},
+        )
+
+
+# Those about the groups that every recipe shares, of which nothing depends on the recipe.
+ENGINE: tuple[Check, ...] = (amp_is_used, limit_is_learnt, rate_fits_optimizer, rewind_has_a_checkpoint)
 
 
 def rate_fits_model(settings: Any, facts: Facts) -> Iterator[Finding]:
@@ -525,6 +588,7 @@ CLASSIFICATION: tuple[Check, ...] = (
     batch_fits_dataset,
     precision_fits_devices,
     loss_scaling_is_used,
+    *ENGINE,
     rate_fits_model,
     high_rate_is_clipped,
     low_rate_is_not_smothered,

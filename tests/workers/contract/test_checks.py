@@ -97,7 +97,31 @@ CASES: dict[str, tuple[Facts, Changes, Changes, str]] = {
         {"precision": {"mode": "bf16"}, "loss_scaling": {"init_scale": 1024}},
         "with bf16 it does nothing",
     ),
+    "amp_unused": (
+        Facts(),
+        {"precision": {"mode": "bf16", "level": "O2", "black_list": "softmax"}},
+        {"precision": {"mode": "float32", "black_list": "softmax"}},
+        "with float32 they do nothing",
+    ),
+    "rate_low_for_sgd": (
+        Facts(),
+        {"optimizer": {"kind": "sgd", "learning_rate": 1e-3}},
+        {"optimizer": {"kind": "sgd", "learning_rate": 9e-4}},
+        "A learning rate of 0.0009 is one for adamw",
+    ),
     # 1,000 rows in batches of 32 are 32 steps per epoch.
+    "clip_never_learnt": (
+        rows(1000),
+        {"clipping": {"mode": "zclip", "adaptive_warmup": 95}},
+        {"clipping": {"mode": "zclip", "adaptive_warmup": 96}},
+        "zclip learns from 96 steps, but the whole training has 96",
+    ),
+    "rewind_to_the_beginning": (
+        rows(1000),
+        {"limits": {"on_bad_step": "rewind"}, "checkpoints": {"every_steps": 95}},
+        {"spikes": {"action": "rewind"}, "checkpoints": {"every_steps": 96}},
+        "one every 96 steps and 96 steps in all",
+    ),
     "warmup_longer_than_training": (
         rows(1000),
         {"schedule": {"warmup_steps": 96}},
@@ -345,3 +369,16 @@ def test_a_preset_sets_what_there_is_and_leaves_the_rest(preset: Any) -> None:
         assert settings[group][name] == value
     assert settings["data"]["max_length"] == 99
     assert given["optimizer"] == {"learning_rate": 0.5}
+
+
+def test_modes_without_a_fixed_norm_are_no_loose_clipping_but_none_is() -> None:
+    high: dict[str, Any] = {"model": FOLDER, "optimizer": {"learning_rate": 5e-4}}
+    for mode in ("value", "zclip", "autoclip"):
+        assert found(Facts(), **high, clipping={"mode": mode, "max_norm": None}) == {}
+    assert list(found(Facts(), **high, clipping={"mode": "none"})) == ["high_rate_without_clipping"]
+
+
+def test_rates_of_sgd_are_not_measured_by_those_of_adam() -> None:
+    assert (
+        found(Facts(), model=FOLDER, optimizer={"kind": "sgd", "learning_rate": 0.05}, clipping={"max_norm": 5}) == {}
+    )

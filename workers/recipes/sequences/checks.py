@@ -157,6 +157,7 @@ CHECKS: tuple[checks.Check, ...] = (
     checks.batch_fits_dataset,
     checks.precision_fits_devices,
     checks.loss_scaling_is_used,
+    *checks.ENGINE,
     checks.high_rate_is_clipped,
     checks.low_rate_is_not_smothered,
     checks.warmup_ends,
