@@ -25,6 +25,11 @@ from workers.contract.states import EndReason, Status
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql_too]
 
 
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remove, "TURN_S", 60.0)
+
+
 @pytest.fixture
 def root(tmp_path: Path, settings: Any) -> Path:
     settings.STORAGE_ROOT = tmp_path / "storage"
