@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 
@@ -24,8 +25,7 @@ READING = {
 }  # fmt: skip
 
 
-def test_an_uploaded_table_is_described_checked_and_trained_on(stack: Stack) -> None:
-    visitor = Visitor(stack.url)
+def upload_and_submit(visitor: Visitor) -> Job:
     table = "评论,类别\r\n" + "".join(f'"{("好书", "坏书")[i % 2]},第{i}本",{"正负"[i % 2]}\r\n' for i in range(400))
     body = table.encode("gb18030")
     announced = json.dumps([{"field": "file", "name": "书评.csv", "bytes": len(body)}])
@@ -53,7 +53,13 @@ def test_an_uploaded_table_is_described_checked_and_trained_on(stack: Stack) -> 
     assert (answer.status, answer.read()) == (302, b"")
     job = Job.objects.get()
     assert answer.headers["Location"] == f"/jobs/{job.pk}/"
-    attempt = stack.wait_for_end(job, 300)
-    assert attempt.end_reason == EndReason.COMPLETED, why(attempt)
-    assert attempt.evaluations.latest("pk").metrics["accuracy"] > 0.9
-    assert "succeeded" in visitor.ask("GET", f"/jobs/{job.pk}/").read().decode().lower()
+    return job
+
+
+def test_an_uploaded_table_is_described_checked_and_trained_on(stack: Stack) -> None:
+    with closing(Visitor(stack.url)) as visitor:
+        job = upload_and_submit(visitor)
+        attempt = stack.wait_for_end(job, 300)
+        assert attempt.end_reason == EndReason.COMPLETED, why(attempt)
+        assert attempt.evaluations.latest("pk").metrics["accuracy"] > 0.9
+        assert "succeeded" in visitor.ask("GET", f"/jobs/{job.pk}/").read().decode().lower()

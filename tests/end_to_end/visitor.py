@@ -40,3 +40,6 @@ class Visitor:
     def post(self, url: str, data: dict[str, Any], **headers: str) -> http.client.HTTPResponse:
         headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
         return self.ask("POST", url, urlencode(data).encode(), **headers)
+
+    def close(self) -> None:
+        self._connection.close()
