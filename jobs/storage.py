@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db.models import Model, QuerySet, Sum
 from django.db.models.functions import Length
 
-from jobs.models import Artifact, Attempt, Checkpoint, Job, LogChunk, StepBlock, StepLevel, StepTail
+from jobs.models import Artifact, Attempt, Checkpoint, DeviceSamples, Job, LogChunk, StepBlock, StepLevel, StepTail
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ def _files(jobs: QuerySet[Job]) -> dict[int, Use]:
 def _records(attempts: QuerySet[Attempt]) -> int:
     return (
         _sum(StepTail.objects.filter(attempt__in=attempts), Length("body") + Length("packed"))
+        + _sum(DeviceSamples.objects.filter(attempt__in=attempts), Length("body"))
         + _sum(StepBlock.objects.filter(attempt__in=attempts), Length("body"))
         + _sum(StepLevel.objects.filter(attempt__in=attempts), Length("body"))
     )

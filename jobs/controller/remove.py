@@ -19,6 +19,7 @@ from jobs.models import (
     Checkpoint,
     Cursor,
     DeletedJob,
+    DeviceSamples,
     Evaluation,
     Job,
     LogChunk,
@@ -35,7 +36,7 @@ TURN_S = 0.5
 # Ended attempts that one turn measures.
 MEASURED = 50
 
-_OF_ATTEMPTS = (StepTail, StepBlock, StepLevel, LogChunk, Cursor, Evaluation)
+_OF_ATTEMPTS = (StepTail, StepBlock, StepLevel, LogChunk, DeviceSamples, Cursor, Evaluation)
 
 
 def run() -> None:
