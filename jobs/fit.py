@@ -108,11 +108,10 @@ def judge(
         return Verdict(Word.TOO_FEW if over else Word.TOO_EARLY)
     scale = Scale.of(points, lower_is_better)
     known = [point for point in points if point.dev is not None and point.finite]
-    best = known[0] if known else None
-    for point in known:
-        if best is not None and _better(point.dev, best.dev, lower_is_better):
-            best = point
-    unbeaten = _unbeaten(best, baselines or {}, lower_is_better)
+    best = _best(known, lower_is_better)
+    # A loss that is NaN does not take away what the main metric reached.
+    reached = _best([point for point in points if point.dev is not None and math.isfinite(point.dev)], lower_is_better)
+    unbeaten = _unbeaten(reached, baselines or {}, lower_is_better)
 
     def verdict(word: Word, since: int | None = None) -> Verdict:
         return Verdict(word, scale, since, best, points[-1], _gap(best, scale), unbeaten)
@@ -134,6 +133,15 @@ def judge(
     if unbeaten is not None:
         return verdict(Word.NOT_BEATEN)
     return verdict(Word.FINE if len(known) >= LEAST_EVALUATIONS else Word.TOO_FEW)
+
+
+def _best(points: Sequence[Point], lower_is_better: bool) -> Point | None:
+    """The first among equals."""
+    best = points[0] if points else None
+    for point in points:
+        if best is not None and _better(point.dev, best.dev, lower_is_better):
+            best = point
+    return best
 
 
 def _worse(known: list[Point], best: Point, scale: Scale) -> tuple[Word, int | None] | None:

@@ -52,12 +52,6 @@ def percent(value: Any, digits: int = 1) -> str:
     return "—" if value is None else f"{100 * float(value):.{digits}f} %"
 
 
-@register.filter
-def in_points(value: float) -> str:
-    """A difference of shares in percentage points."""
-    return f"{100 * value:g}"
-
-
 @register.simple_tag
 def share(part: int, whole: int, digits: int = 1) -> str:
     return percent(part / whole if whole else None, digits)

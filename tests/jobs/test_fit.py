@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobs import fit
 from jobs.fit import Point, Verdict, Word, judge
 
 
@@ -121,3 +123,17 @@ def test_errors_are_judged_in_proportion_and_less_is_better() -> None:
     assert _errors([12.0, 12.0, 12.0], [11.9, 11.9, 11.9], baselines=simple).word is Word.UNDERFITTING
     assert _errors([13.0, 13.0, 13.0], [11.0, 11.0, 11.0], baselines=simple).word is Word.NOT_BEATEN
     assert _errors([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]).word is Word.FINE
+
+
+def test_the_guide_states_the_limits_that_count() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "results.md").read_text(encoding="utf-8")
+    for stated in (
+        f"for {fit.PATIENCE} evaluations or more",
+        f"{100 * fit.FALL_POINTS:g} point ({100 * fit.FALL_SHARE:g} %) worse",
+        f"{100 * fit.LOSS_RISE:g} % above its lowest",
+        f"more than {100 * fit.GAP_POINTS:g} points ({100 * fit.GAP_SHARE:g} %) better",
+        f"by {100 * fit.TINY_POINTS:g} points ({100 * fit.TINY_SHARE:g} %)",
+        f"above {fit.POOR_ERROR:g} × the best simple baseline",
+        f"fewer than {fit.LEAST_EVALUATIONS} evaluations",
+    ):
+        assert stated in text, stated

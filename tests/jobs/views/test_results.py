@@ -31,7 +31,7 @@ def test_an_overfitting_run_says_since_when_what_is_best_and_what_to_do(people: 
     assert "accuracy is 0.834 on training rows and 0.7902 on dev: a gap of 4.4 points" in page.text
     assert "Raise dropout (now 0.1)" in page.text and "early stopping" in page.text
     # The numbers by which it was judged.
-    assert "1 points or 3 % worse" in page.text and "10 points or 25 % better" in page.text
+    assert "worse by 0.01 or 3 %" in page.text and "better by 0.1 or 25 %" in page.text
 
 
 def test_states_without_an_evaluation_are_told_apart(people: People, job: Job, attempt: Attempt) -> None:

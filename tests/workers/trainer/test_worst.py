@@ -64,9 +64,9 @@ def _found(each: list[float], asked: Request | None = None, text: str = "t") -> 
     run = SimpleNamespace(
         task=Scripted(),
         context=SimpleNamespace(settings=SimpleNamespace(training=SimpleNamespace(batch_size=7))),
-        model=SimpleNamespace(eval=lambda: None),
+        model=paddle.nn.Linear(1, 1),
         control=SimpleNamespace(read=lambda: Control(leave=asked)),
-        caster=SimpleNamespace(forward=nullcontext),
+        caster=SimpleNamespace(forward=nullcontext, weights=nullcontext),
     )
     return worst._worst(run)  # type: ignore[arg-type]
 
