@@ -15,6 +15,7 @@ from jobs.models import Dataset, Job
 from tests.jobs.views.conftest import People
 from tests.jobs.views.test_datasets import READING, begin, send, storage  # noqa: F401 (storage is a fixture)
 from workers.contract.datasets import Reading
+from workers.contract.messages import Request
 from workers.recipes.sequences.first_batch import first_batch
 
 STEPS = b"account,day,amount,gap,label\n" + b"".join(
@@ -143,6 +144,12 @@ def test_a_job_on_sequences_is_submitted_from_the_form_and_from_a_file(people: P
     assert again.newest.settings == job.newest.settings
     assert people.owner.get(f"/jobs/new/?clone={job.pk}").status_code == 200
     assert people.owner.get(f"/jobs/{job.pk}/").status_code == 200
+    services.ask_to_leave(job, Request.CANCEL, actor=None)
+    retry = people.owner.get(f"/jobs/{job.pk}/retry/").text
+    assert 'name="model.cell"' in retry and 'name="data.goal"' in retry
+    changed = data | {"preview": "1", "clipping.max_norm": "1", "optimizer.learning_rate": "0.0005"}
+    assert people.owner.post(f"/jobs/{job.pk}/retry/", changed).status_code == 200
+    assert people.owner.get(f"/jobs/new/?from={job.pk}").status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,21 @@ def test_numbers_are_learnt_and_the_exported_program_says_them_in_the_units_of_t
     assert [prediction.cut for prediction in tried] == [read.begins[i + 1] - read.begins[i] > 16 for i in (0, 1, 2)]
     with pytest.raises(ValueError, match="time step 2 has 1 values, but the model reads 2 in each: x, same"):
         tries.steps("1,2 3", ["x", "same"])
+    _run_readme(attempt.folder.artifacts / "inference")
+    rnn = _run_readme(attempt.folder.artifacts / "model")["rnn"]
+    assert np.array_equal(rnn.weight_hh_l0.numpy(), attempt.final("best")["rnn.weight_hh_l0"])
     about = json.loads((attempt.folder.artifacts / "inference" / "inference.json").read_text())
     assert about["features"] == ["x", "same"] and about["normalisation"]["scale"][1] == 1.0
+
+
+def _run_readme(folder: Path) -> dict[str, Any]:
+    """The code in a README does what it says."""
+    lines = [line[4:] for line in (folder / "README.md").read_text().splitlines() if line.startswith("    ")]
+    names: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec("\n".join(lines).replace("path/of/this/folder", str(folder)), names)  # noqa: S102
+    return names
 
 
 def test_labels_are_learnt(train: Any, labelled: Path) -> None:

@@ -110,9 +110,10 @@ _MODEL_README = f"""# A recurrent model
     import paddle
     from safetensors.numpy import load_file
 
-    with open("{CONFIGURATION}") as file:
+    folder = "path/of/this/folder"
+    with open(f"{{folder}}/{CONFIGURATION}") as file:
         about = json.load(file)
-    weights = load_file("{WEIGHTS}")
+    weights = load_file(f"{{folder}}/{WEIGHTS}")
     both = "bidirect" if about["bidirectional"] else "forward"
     rnn = (paddle.nn.LSTM if about["cell"] == "lstm" else paddle.nn.GRU)(
         len(about["features"]), about["hidden_size"], num_layers=about["layers"], direction=both
