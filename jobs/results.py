@@ -387,7 +387,7 @@ def confusion_part(job: Job, attempt: Attempt, step: int | None = None) -> dict[
 # --- the worst dev rows ----------------------------------------------------------------------
 
 # What is no content of the dataset: everybody who sees the job sees these.
-_OPEN = ("row", "loss", "label", "predicted", "probability")
+_OPEN = ("row", "loss", "probability")
 _COLUMNS = {
     "row": gettext_lazy("Row"),
     "loss": gettext_lazy("Loss"),
@@ -415,7 +415,9 @@ def worst_part(
     rows = [row for row in kept.rows if not pair or _pair(row) == pair]
     columns = list(dict.fromkeys(name for row in kept.rows for name in row))
     if not may:
-        columns = [name for name in columns if name in _OPEN]
+        # The names of labels stand in the confusion table too; numbers to be predicted are contents.
+        named = {name for name in ("label", "predicted") if not _is_numeric(name, kept.rows)}
+        columns = [name for name in columns if name in _OPEN or name in named]
     # The text last: it takes the room that is left.
     columns.sort(key=lambda name: name in ("text", "values"))
     titles = [(name, _title(name), _is_numeric(name, kept.rows)) for name in columns]

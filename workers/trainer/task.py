@@ -88,8 +88,8 @@ class Task(Protocol):
     def shown(self, outputs: Any, batch: Batch, i: int) -> dict[str, str | int | float | bool | None]:
         """What people see of sample `i` of a dev batch when it is among those with the greatest loss, by column: of
         the row (a text, a label, a target), and what the model made of it (“predicted”, “probability” …).
-        Long texts are cut by the trainer. Only those who may see the dataset see more than label, predicted and
-        probability."""
+        Long texts are cut by the trainer. Only those who may see the dataset see more than probability and the
+        names in “label” and “predicted”."""
 
     def export(self, model: Any, folder: Path) -> list[str]:
         """Write finished models as subfolders of `folder`; returns their names. Rank 0 only."""

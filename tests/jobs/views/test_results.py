@@ -171,4 +171,6 @@ def test_another_recipes_columns_are_shown_as_they_come(people: People, job: Job
     rows = [{"row": 3, "loss": 81.0, "target": 1.5, "predicted": 10.5, "note": "<b>", "spike": True}]
     WorstRows.objects.create(attempt=running, step=5, dev_rows=9, rows=rows)
     page = _worst(people.owner, job).text
+    Dataset.objects.filter(pk=job.dataset_id).update(owner=seed.user("stranger"), shared=False)
+    assert "10.5" not in _worst(people.owner, job).text and "81" in _worst(people.owner, job).text
     assert "Target" in page and "10.5" in page and "&lt;b&gt;" in page and "Spike" in page and "True" in page
