@@ -38,6 +38,7 @@ def test_from_the_queue_to_the_end(
 
     supervisor.run()
     supervisor.event("plan", total_steps=10, parameters=5)
+    supervisor.event("environment", paddle="3.3.1", cuda=None, flags={"FLAGS_x": "1"})
     supervisor.event("stage", name="training", detail=None)
     supervisor.event("ready", rank=0, pid=99)
     stored = [
@@ -55,6 +56,7 @@ def test_from_the_queue_to_the_end(
     assert attempt.newest_record["step"] == 4 and attempt.newest_record["skips_in_a_row"] == 0
     assert attempt.rank_states == {"0": {"pid": 99}}
     assert attempt.environment["nodes"]["0"]["versions"]["paddlepaddle"] == "3.3.1"
+    assert attempt.environment["trainer"] == {"paddle": "3.3.1", "cuda": None, "flags": {"FLAGS_x": "1"}}
     assert list(read.lines(attempt, 0)) == stored
     assert bytes(LogChunk.objects.get().body).decode() == "训练 begins\n"
     assert client.xlen(TELEMETRY_STREAM) == 0

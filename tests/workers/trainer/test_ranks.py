@@ -151,12 +151,16 @@ def test_cancel_leaves_at_once(begin: Start) -> None:
     assert attempt.events("artifact") == []
 
 
-@pytest.mark.parametrize(("request_", "reason"), [(Request.PAUSE, "paused"), (Request.DRAIN, "drained")])
-def test_pause_and_drain_write_a_checkpoint_of_the_last_step_first(
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [(Request.PAUSE, "paused"), (Request.DRAIN, "drained"), (Request.TIME_LIMIT, "time_limit")],
+)
+def test_pause_drain_and_the_time_limit_write_a_checkpoint_of_the_last_step_first(
     begin: Start, request_: Request, reason: str
 ) -> None:
     attempt = leave(begin, request_)
     assert attempt.outcome()["end_reason"] == reason
+    assert attempt.exit_codes == [0, 0]
     assert attempt.state()["step"] == attempt.steps()[-1]["step"]
     assert attempt.events("checkpoint")[-1]["step"] == attempt.steps()[-1]["step"]
 
