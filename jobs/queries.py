@@ -13,9 +13,8 @@ from workers.contract.states import ACTIVE, ENDED, ON_HOST, Status
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from workers.recipes.registry import Recipe
-
     from jobs.models import Attempt, Checkpoint, Dataset, Host, Job, Placement, Trial  # noqa: F401 (used in strings)
+    from workers.recipes.registry import Recipe
 
 
 def _is_staff(user: AbstractBaseUser | AnonymousUser) -> bool:

@@ -92,7 +92,6 @@ class Prediction(_Frozen):
     cut: bool = Field(False, description="the row is longer than what the model was trained with")
     unknown: str = Field("", description="the token that stands for what the vocabulary does not have")
 
-
     @model_validator(mode="after")
     def _says_something(self) -> Prediction:
         if (self.value is None) != bool(self.scores):

@@ -155,14 +155,18 @@ def test_what_stands_after_the_end_of_a_sequence_is_never_looked_at(in_process_s
 def test_normalisation_is_measured_on_training_rows_only_and_open_forget_gates_are_open(
     in_process_sequences: Any,
 ) -> None:
-    work = in_process_sequences(model={"hidden_size": 8})
+    work = in_process_sequences(data={"normalisation": "zscore"}, model={"hidden_size": 8})
     task, model = work.run.task, work.run.model
     train = task.sequences["train"].values
     assert task.normalisation.shift[0] == pytest.approx(train[:, 0].mean(), rel=1e-5)
     assert task.normalisation.scale == [pytest.approx(train[:, 0].std(), rel=1e-5), 1.0]
     biases = {name: value.numpy() for name, value in model.named_parameters() if "bias_" in name}
     assert (sum(biases.values())[8:16] == 1.0).all()
-    raw = in_process_sequences(data={"normalise": False}, model={"hidden_size": 8, "open_forget_gate": False})
+    robust = in_process_sequences(model={"hidden_size": 8}).run.task.normalisation
+    low, middle, high = np.percentile(train[:, 0], [25, 50, 75])
+    assert (robust.shift[0], robust.scale[0]) == (pytest.approx(middle), pytest.approx((high - low) / 1.349))
+    assert robust.scale[1] == 1.0
+    raw = in_process_sequences(data={"normalisation": "none"}, model={"hidden_size": 8, "open_forget_gate": False})
     assert raw.run.task.normalisation.scale == [1.0, 1.0] and raw.run.task.normalisation.target_scale == 1.0
     assert (
         abs(sum(value.numpy() for name, value in raw.run.model.named_parameters() if "bias_" in name)[8:16].mean())

@@ -112,7 +112,7 @@ def sequences_fit_length(settings: Any, facts: Facts) -> Iterator[Finding]:
 
 def values_fit_precision(settings: Any, facts: Facts) -> Iterator[Finding]:
     largest = facts.dataset.largest if facts.dataset else None
-    if str(settings.precision.mode) != "fp16" or settings.data.normalise or largest is None:
+    if str(settings.data.normalisation) != "none" or str(settings.precision.mode) != "fp16" or largest is None:
         return
     if largest > HALF_MOST:
         yield Finding(
@@ -120,7 +120,7 @@ def values_fit_precision(settings: Any, facts: Facts) -> Iterator[Finding]:
             "first layer. Normalise, or choose float32 or bf16.",
             "warning",
             "values_overflow_fp16",
-            "data.normalise",
+            "data.normalisation",
             {"largest": largest},
         )
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from workers.contract.records import from_json_number
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
-from workers.recipes.sequences.settings import DataSettings, Goal
+from workers.recipes.sequences.settings import DataSettings, Goal, Scaling
 from workers.trainer.task import Floats, Rows, TrainingFailed
 
 Values = npt.NDArray[np.float32]
@@ -180,13 +180,29 @@ class Normalisation:
 def normalisation(sequences: Sequences, found: Samples, settings: DataSettings) -> Normalisation:
     """Measured on the training rows that are given, in float64, over what is finite."""
     count = len(sequences.features)
-    if not settings.normalise:
+    if settings.normalisation is Scaling.NONE:
         return Normalisation([0.0] * count, [1.0] * count)
-    measured = [mean_and_deviation(sequences.values[:, i].astype(np.float64)) for i in range(count)]
+    measure = middle_and_spread if settings.normalisation is Scaling.ROBUST else mean_and_deviation
+    measured = [measure(sequences.values[:, i].astype(np.float64)) for i in range(count)]
     shift, scale = [mean for mean, _ in measured], [deviation for _, deviation in measured]
     if settings.goal is Goal.CLASSIFICATION:
         return Normalisation(shift, scale)
-    return Normalisation(shift, scale, *mean_and_deviation(found.targets))
+    return Normalisation(shift, scale, *measure(found.targets))
+
+
+# The middle half of a normal distribution is so many deviations wide.
+_NORMAL = 1.349
+
+
+def middle_and_spread(values: Floats) -> tuple[float, float]:
+    """Median, and the width of the middle half, as a standard deviation if the values were normal. Where more than half of
+    them are the same, the width is nothing, and the deviation takes its place."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return 0.0, 1.0
+    low, median, high = (float(value) for value in np.percentile(finite, [25, 50, 75]))
+    spread = (high - low) / _NORMAL
+    return (median, spread) if spread > 1e-6 * abs(median) else (median, mean_and_deviation(finite)[1])
 
 
 def mean_and_deviation(values: Floats) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from workers.recipes.sequences import data
-from workers.recipes.sequences.settings import SequencesSettings
+from workers.recipes.sequences.settings import Goal, SequencesSettings
 from workers.trainer.sampler import Position, Sampler
 
 SHOWN_ROWS, SHOWN_STEPS, SHOWN_FEATURES = 16, 200, 8
@@ -26,7 +26,7 @@ def first_batch(folder: Path) -> dict[str, Any]:
     """The first rows of the batch with their newest time steps, the normalisation, and the share that is cut."""
     settings = SequencesSettings()
     # Whatever belongs to a sequence, the next value can always be predicted.
-    path, chosen = folder / "train.jsonl", settings.data.model_copy(update={"goal": "next_value"})
+    path, chosen = folder / "train.jsonl", settings.data.model_copy(update={"goal": Goal.NEXT_VALUE})
     sequences = data.read(path, chosen, [])
     lengths = np.diff(sequences.begins)
     most = settings.data.max_length

@@ -11,7 +11,7 @@ RECURRENT = Preset(
     "Gradients of recurrent nets grow with the length of the sequence, so they are cut above a norm of 5; AdamW at 1e-3, "
     "little decay, a short warm-up, normalised values.",
     {
-        "data.normalise": True,
+        "data.normalisation": "robust",
         "model.open_forget_gate": True,
         "model.loss": "squared",
         "training.epochs": 20,

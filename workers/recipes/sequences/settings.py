@@ -32,6 +32,15 @@ class Goal(str, Enum):
         return self.value
 
 
+class Scaling(str, Enum):
+    ROBUST = "robust"
+    ZSCORE = "zscore"
+    NONE = "none"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 class Cell(str, Enum):
     LSTM = "lstm"
     GRU = "gru"
@@ -99,12 +108,12 @@ class DataSettings(SettingsGroup):
         ge=1,
         le=100_000,
     )
-    normalise: bool = setting(
-        True,
-        "Normalise",
-        "Every feature, and the number that is predicted, minus its mean and over its standard deviation, as measured on "
-        "the training rows; part of the exported model, which reads and gives raw numbers. A feature that never changes "
-        "becomes 0.",
+    normalisation: Scaling = setting(
+        Scaling.ROBUST,
+        "Normalisation",
+        "Of every feature, and of the number that is predicted, by the training rows. robust: minus the median, over the "
+        "spread of the middle half, which rare, huge values do not move; zscore: minus the mean, over the standard "
+        "deviation; none: raw. Part of the exported model, which reads and gives raw numbers.",
         basic=True,
     )
 
