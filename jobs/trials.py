@@ -71,7 +71,10 @@ def rows_of(form: TrialForm, typed: str) -> list[Row]:
                     % {"line": number, "count": len(text), "most": field.longest}
                 }
             )
-        if field.kind == "numbers" and (bad := next((word for word in re.split(r"[\s,]+", text) if not _is_finite(word)), None)) is not None:
+        if (
+            field.kind == "numbers"
+            and (bad := next((word for word in re.split(r"[\s,]+", text) if not _is_finite(word)), None)) is not None
+        ):
             raise Refused(
                 {field.name: _("Line %(line)d: “%(word)s” is no finite number.") % {"line": number, "word": bad[:40]}}
             )
