@@ -45,7 +45,7 @@ def extended(runs: list[Run], matrix: packed.Matrix, start: int) -> list[Run]:
     runs = list(runs)
     step = matrix[valid, packed.STEP].astype(np.int64)
     seg = matrix[valid, packed.SEG].astype(np.int64)
-    breaks = np.flatnonzero((np.diff(step) < 0) | (np.diff(seg) != 0)) + 1
+    breaks = (np.flatnonzero((np.diff(step) < 0) | (np.diff(seg) != 0)) + 1).tolist()
     for low, high in zip([0, *breaks], [*breaks, len(step)], strict=True):
         first, last = int(step[low]), int(step[high - 1])
         dense = last - first == high - low - 1 and int(valid[high - 1] - valid[low]) == high - low - 1

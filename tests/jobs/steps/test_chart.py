@@ -169,3 +169,15 @@ def test_sealing_between_the_reads_of_a_chart_hides_and_doubles_nothing(
     monkeypatch.setattr(chart, "from_bytes", sealing)
     assert chart.series(attempt, 0, points=10_000)["step"] == list(range(1, 9001))
     assert StepBlock.objects.count() == 2
+
+
+def test_a_rewind_within_a_batch_can_be_stored_and_the_steps_after_it_are_one_history(attempt: Attempt) -> None:
+    stored = [line(step, seg=int(step > 7), applied=step if step <= 7 else step - 4) for step in range(1, 13)]
+    _store(attempt, stored)
+    runs = Cursor.objects.get(attempt=attempt).state["runs"]
+    assert [(run["seg"], run["first_step"], run["last_step"], run["dense"]) for run in runs] == [
+        (0, 1, 7, True),
+        (1, 8, 12, True),
+    ]
+    result = chart.series(attempt, 0)
+    assert result["step"] == list(range(1, 13)) and result["rewound"] == []
