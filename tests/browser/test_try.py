@@ -146,9 +146,8 @@ def test_devices_are_charted_and_follow_the_attempt(site: Site, person: User, da
     expect(memory.locator(".value")).to_have_text("1 GiB")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_of_it_scrolls_sideways_on_a_phone(site: Site, person: User, job: Job, host: Host, scheme: Any) -> None:
-    page = site.page(person, viewport={"width": 390, "height": 800}, color_scheme=scheme)
+def test_nothing_of_it_scrolls_sideways_on_a_phone(site: Site, person: User, job: Job, host: Host) -> None:
+    page = site.page(person, viewport={"width": 390, "height": 800}, color_scheme="dark")
     page.goto(f"/jobs/{job.pk}/")
     page.get_by_label("Text").fill("good " + "x" * 300)
     page.get_by_role("button", name="Try", exact=True).click()

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from django.test import override_settings
 
-from jobs.models import Job
-from tests.end_to_end.stack import Stack, newest, why
+from jobs import trials
+from jobs.models import Job, Trial
+from tests.end_to_end.stack import Stack, newest, until, why
 from workers.contract.states import EndReason
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -66,3 +68,9 @@ def test_a_real_job_outlives_kills_of_everything_beside_it(stack: Stack, tmp_pat
     assert attempt.evaluations.latest("pk").metrics["accuracy"] > 0.9
     assert {artifact.name for artifact in attempt.artifacts.all()} == {"model", "inference"}
     stack.assert_all_stored_once(attempt, 2)
+
+    with override_settings(STORAGE_ROOT=stack.data_dir / "storage"):
+        trial = trials.ask(attempt.artifacts.get(name="inference"), "好书第7本\n坏书第8本", user=job.owner)
+    until(lambda: Trial.objects.filter(pk=trial.pk).exclude(state="waiting").exists(), "the model's answer", 120)
+    trial.refresh_from_db()
+    assert [said["scores"][0]["label"] for said in trial.result["predictions"]] == ["1", "0"], trial.problem
