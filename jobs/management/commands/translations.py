@@ -38,7 +38,8 @@ msgstr ""
 "Content-Transfer-Encoding: 8bit\\n"
 
 """
-Text = tuple[str, str | tuple[str, str]]  # where it stands, and what: a pair has a plural
+# Where it stands, what it says, and in which sense if the same word has several. A pair has a plural.
+Text = tuple[str, str | tuple[str, str]] | tuple[str, str, str]
 
 _ONE = {"_", "gettext", "gettext_lazy", "gettext_noop", "Misfit", "Text"}
 _PLURAL = {"ngettext", "ngettext_lazy"}
@@ -94,8 +95,8 @@ def translated(message: Message) -> bool:
 
 def extracted() -> Catalog:
     catalogue = Catalog(project="Evenkeel")
-    for where, text in texts():
-        catalogue.add(text, locations=[(where, 0)])
+    for where, text, *sense in texts():
+        catalogue.add(text, locations=[(where, 0)], context=sense[0] if sense else None)
     return catalogue
 
 
@@ -128,10 +129,12 @@ def _of_template(path: Path) -> Iterator[Text]:
     where = str(path.relative_to(ROOT))
     # The rest of the template is blanked out by Django; without its indentation what is left reads as Python.
     source = "\n".join(line.strip() for line in templatize(path.read_text("utf-8")).splitlines())
-    keywords: dict[str, Any] = {"_": None, "gettext": None, "ngettext": (1, 2)}
+    keywords: dict[str, Any] = {"_": None, "gettext": None, "ngettext": (1, 2), "pgettext": (1, 2)}
     for _line, function, found, _comments in extract_python(io.BytesIO(source.encode()), keywords, [], {}):
         if function == "ngettext" and not isinstance(found, str):
             yield where, (str(found[0]), str(found[1]))
+        elif function == "pgettext" and not isinstance(found, str):
+            yield where, str(found[1]), str(found[0])
         elif text := found if isinstance(found, str) else found[0]:
             yield where, text
 
