@@ -87,7 +87,7 @@ def register_reviews(owner: User) -> Dataset:
     return dataset
 
 
-def offer_transactions(owner: User) -> None:
+def offer_transactions(owner: User, count: int = 2000) -> None:
     """Numeric sequences with heavy tails, made up; a host checks them as it does everybody's."""
     known = Dataset.objects.filter(owner=owner, name=SEQUENCES).first()
     if known is not None and known.state == Dataset.State.UPLOADING:
@@ -95,7 +95,7 @@ def offer_transactions(owner: User) -> None:
         known = None
     if known is None:
         text = io.StringIO()
-        write_transactions(text, seed=SEED)
+        write_transactions(text, count=count, seed=SEED)
         body = text.getvalue().encode()
         known = datasets.begin_upload(
             owner=owner,
