@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from workers.recipes.registry import recipe
-
-RECIPE = recipe("text_classification")
+from workers.contract.fields import SettingsGroup, other_default
+from workers.contract.training import OptimizerSettings
+from workers.recipes.registry import RECIPES
 
 
 def _whole_numbers(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
@@ -19,8 +19,30 @@ def _whole_numbers(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
                 yield group, name
 
 
-@pytest.mark.parametrize(("group", "name"), list(_whole_numbers(RECIPE.settings)))
-def test_no_whole_number_is_too_large_for_what_it_is_stored_in(group: str, name: str) -> None:
-    settings: dict[str, Any] = {group: {name: 2**63}}
+ALL = [(one.settings, *place) for one in RECIPES.values() for place in _whole_numbers(one.settings)]
+
+
+@pytest.mark.parametrize(("settings", "group", "name"), ALL)
+def test_no_whole_number_is_too_large_for_what_it_is_stored_in(
+    settings: type[SettingsGroup], group: str, name: str
+) -> None:
     with pytest.raises(ValidationError, match="less than"):
-        RECIPE.settings.model_validate(settings)
+        settings.model_validate({group: {name: 2**63}})
+
+
+def test_another_default_changes_nothing_else() -> None:
+    class Milder(OptimizerSettings):
+        learning_rate: float = other_default(OptimizerSettings, "learning_rate", 1e-3)
+
+    assert Milder().learning_rate == 1e-3 and Milder.model_validate({"beta1": 0.5}).learning_rate == 1e-3
+    assert OptimizerSettings().learning_rate == 5e-5 and list(Milder.model_fields) == list(
+        OptimizerSettings.model_fields
+    )
+    ours, theirs = Milder.model_fields["learning_rate"], OptimizerSettings.model_fields["learning_rate"]
+    assert (ours.title, ours.description, ours.json_schema_extra) == (
+        theirs.title,
+        theirs.description,
+        theirs.json_schema_extra,
+    )
+    with pytest.raises(ValidationError, match="greater than 0"):
+        Milder(learning_rate=0)
