@@ -70,7 +70,6 @@ class _Beats:
             except OSError:
                 continue
 
-
     def _left_s(self, done: int, total: int) -> float | None:
         passed = time.monotonic() - self._began
         return round((total - done) * passed / done, 1) if done and passed > SHORT_S else None
