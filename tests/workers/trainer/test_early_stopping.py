@@ -21,7 +21,7 @@ def results(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the evaluations of a run say, one after another; the last is said again and again."""
     said: list[float] = []
 
-    def evaluate(*_: Any) -> Evaluated:
+    def evaluate(*_: Any, **__: Any) -> Evaluated:
         value = said.pop(0) if len(said) > 1 else said[0]
         return Evaluated({"accuracy": value}, 0.0, rows=0)
 
