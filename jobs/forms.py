@@ -52,6 +52,8 @@ class SettingField:
     old: Any = None
     compared: bool = False  # with `old`
     changed: bool = False  # from `old`
+    # It counts only if another field (dotted name) has one of these values: "clipping.mode=zclip,autoclip".
+    only: str = ""
     # What can be chosen where the declaration cannot know it: (value, label), such as jobs with a model.
     offers: list[tuple[str, str]] | None = None
 
@@ -136,7 +138,7 @@ class SettingsForm:
         for item in self.fields():
             self._fill(item, initial, fill)
             if offers and item.name in offers:
-                item.offers = _with_given(offers[item.name], item.value)
+                item.offers, item.limits = _with_given(offers[item.name], item.value), ""
             if old is not None:
                 self._compare(item, _dig(old, item.name, item.default))
             elif preset is not None and item.name in preset.values:
@@ -203,6 +205,10 @@ class SettingsForm:
     @property
     def has_errors(self) -> bool:
         return bool(self.error or any(g.error for g in self.groups) or any(f.error for f in self.fields()))
+
+    @property
+    def wrong(self) -> list[SettingField]:
+        return [item for item in self.fields() if item.error]
 
     def title_of(self, name: str) -> str:
         """Of a field or a group; the name itself if it is neither."""
@@ -279,6 +285,7 @@ def _field(name: str, key: str, info: FieldInfo) -> SettingField:
         optional = len(kinds) < len(get_args(info.annotation))
     kind, choices = _widget(kinds[0])
     unit = str(extra.get("unit") or "")
+    only = str(extra.get("only") or "")
     return SettingField(
         name=name,
         title=_title(key, info),
@@ -290,6 +297,7 @@ def _field(name: str, key: str, info: FieldInfo) -> SettingField:
         optional=optional,
         choices=choices,
         default=info.get_default(call_default_factory=True) if not info.is_required() else None,
+        only=f"{name.removesuffix(key)}{only}" if only else "",
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import translation
@@ -16,6 +18,14 @@ from jobs import people
 
 # What can be reached before the password is changed.
 OPEN = {"account_password", "logout", "login", "set_language", "healthz", "readyz"}
+
+
+class LoginMiddleware(LoginRequiredMiddleware):
+    def handle_no_permission(self, request: HttpRequest, view_func: Any) -> HttpResponseBase:
+        """A part of a page would show the login where the part was; its page says it instead (webapp/static/js/page.js)."""
+        if request.headers.get("HX-Request"):
+            return HttpResponse(status=401)
+        return super().handle_no_permission(request, view_func)
 
 
 class AccountMiddleware(MiddlewareMixin):

@@ -45,7 +45,8 @@ class Draft:
 @require_http_methods(["GET", "HEAD", "POST"])
 def job_new(request: Asked) -> HttpResponse:
     if request.method != "POST":
-        return form_page(request, _draft(request), fill="preset" in request.GET)
+        draft = _draft(request)
+        return form_page(request, draft, fill=draft.settings is None)
     data = request.POST
     draft = Draft(_recipe(data.get("recipe")), data.get("name", ""), whole_number(data.get("dataset"), 0))
     draft.tags = data.get("tags", "")
@@ -228,6 +229,9 @@ def _check(request: Asked, form: SettingsForm, draft: Draft) -> dict[str, Any]:
     findings: list[Finding] = []
     complaints: dict[str, str] = {}
     dataset, needs = _dataset(request, draft), None
+    missing = [] if draft.name.strip() else [_("a name")]
+    if dataset is None and draft.recipe.needs_dataset:
+        missing.append(_("a dataset"))
     try:
         checked = services.validated(draft.recipe.name, form.raw())
         of_job = (draft.recipe.name, checked, dataset, request.user, draft.cloned_from)
@@ -238,6 +242,7 @@ def _check(request: Asked, form: SettingsForm, draft: Draft) -> dict[str, Any]:
     said = checks.judged(findings, request.POST)
     return said | {
         "complaints": [(form.title_of(name), text) for name, text in complaints.items()],
+        "missing": missing,
         "needs": needs,
         "needs_unknown": needs is None and not complaints and checks.estimates(draft.recipe.name),
         "yaml": _as_yaml(request, form, draft),

@@ -181,3 +181,55 @@ def test_a_dry_run_grows_on_its_page_and_its_clip_is_taken_into_the_form(
     page.get_by_label("Kind").select_option("dry runs")
     page.get_by_role("button", name="Filter").click()
     expect(page.locator("#job-table tbody tr")).to_contain_text("dry run")
+
+
+def test_what_was_typed_outlives_the_session(site: Site, person: User, data: Dataset) -> None:
+    page = site.page(person)
+    page.goto("/jobs/new/")
+    page.get_by_label("Preset", exact=True).select_option("From scratch")
+    expect(page.get_by_label("Clip at norm")).to_have_value("5")
+    page.get_by_label("Name", exact=True).fill("kept")
+    page.get_by_label("Epochs").fill("7")
+    expect(page.locator("pre.yaml")).to_contain_text("epochs: 7")
+    session = [cookie for cookie in page.context.cookies() if cookie["name"] == "sessionid"]
+
+    page.context.clear_cookies(name="sessionid")
+    page.get_by_label("Epochs").fill("8")
+    expect(page.locator("#logged-out")).to_contain_text("You are no longer logged in")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("kept")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    page.context.add_cookies(session)  # type: ignore[arg-type]
+    page.goto("/jobs/new/")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("")
+    page.get_by_role("button", name="Put it back").click()
+    expect(page.get_by_label("Epochs")).to_have_value("8")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("kept")
+    expect(page.locator("#draft")).to_be_hidden()
+
+    page.get_by_role("button", name="Submit", exact=True).click(click_count=2, delay=150)
+    expect(page.get_by_role("heading", name="kept")).to_be_visible()
+    assert Job.objects.get().newest.settings["training"]["epochs"] == 8  # type: ignore[union-attr]
+    page.goto("/jobs/new/")
+    expect(page.get_by_label("Name", exact=True)).to_be_visible()
+    expect(page.locator("#draft")).to_be_hidden()
+    assert [complaint for complaint in site.complaints if "401" not in complaint] == []
+    site.complaints.clear()
+
+
+def test_what_does_nothing_with_the_chosen_mode_is_out_of_the_way(site: Site, person: User, data: Dataset) -> None:
+    page = site.page(person)
+    page.goto("/jobs/new/?mode=full")
+    expect(page.get_by_label("z limit")).to_be_hidden()
+    expect(page.get_by_label("Folder")).to_be_hidden()
+    page.get_by_label("Start from").select_option("folder")
+    expect(page.get_by_label("Folder")).to_be_visible()
+    expect(page.get_by_label("Hidden size")).to_be_hidden()
+    page.get_by_label("Mode", exact=True).select_option("zclip")
+    expect(page.get_by_label("z limit")).to_be_visible()
+    page.get_by_label("Clip at norm").fill("3")
+    page.get_by_label("Optimizer", exact=True).select_option("sgd")
+    # What differs from the preset is seen, used or not.
+    page.get_by_label("Momentum").fill("0.8")
+    page.get_by_role("button", name="Basic", exact=True).click()
+    expect(page.get_by_label("Momentum")).to_have_value("0.8")

@@ -34,9 +34,12 @@ class Misfit(ValueError):
         self.template, self.values = template, values
 
 
-def setting(default: Any, title: str, help: str, *, unit: str = "", basic: bool = False, **limits: Any) -> Any:
-    """One field: label, help in words, unit, whether the basic form shows it; `limits` are pydantic's (gt, le …)."""
-    extra: dict[str, Any] = {"unit": unit, "basic": basic}
+def setting(
+    default: Any, title: str, help: str, *, unit: str = "", basic: bool = False, only: str = "", **limits: Any
+) -> Any:
+    """One field: label, help in words, unit, whether the basic form shows it; `only`: it counts only with these values of
+    another field of its group, as in "mode=zclip,autoclip"; `limits` are pydantic's (gt, le …)."""
+    extra: dict[str, Any] = {"unit": unit, "basic": basic, "only": only}
     return Field(default, title=title, description=help, json_schema_extra=extra, **limits)
 
 

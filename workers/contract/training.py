@@ -84,11 +84,22 @@ class OptimizerSettings(SettingsGroup):
     kind: OptimizerKind = setting(
         OptimizerKind.ADAMW, "Optimizer", "adamw: Adam with decoupled weight decay; sgd: with momentum and an L2 term."
     )
-    momentum: float = setting(0.9, "Momentum", "For sgd: memory of the gradient. 0: plain SGD.", ge=0, lt=1)
-    beta1: float = setting(0.9, "β₁", "For adamw: memory of the gradient's running mean.", ge=0, lt=1)
-    beta2: float = setting(0.999, "β₂", "For adamw: memory of the squared gradient's running mean.", ge=0, lt=1)
+    momentum: float = setting(
+        0.9, "Momentum", "For sgd: memory of the gradient. 0: plain SGD.", ge=0, lt=1, only="kind=sgd"
+    )
+    beta1: float = setting(
+        0.9, "β₁", "For adamw: memory of the gradient's running mean.", ge=0, lt=1, only="kind=adamw"
+    )
+    beta2: float = setting(
+        0.999, "β₂", "For adamw: memory of the squared gradient's running mean.", ge=0, lt=1, only="kind=adamw"
+    )
     epsilon: float = setting(
-        1e-8, "ε", "For adamw: added to the denominator; larger is calmer when gradients are tiny.", gt=0, le=1
+        1e-8,
+        "ε",
+        "For adamw: added to the denominator; larger is calmer when gradients are tiny.",
+        gt=0,
+        le=1,
+        only="kind=adamw",
     )
     undecayed: str | None = setting(
         "bias, norm",
@@ -150,7 +161,12 @@ class ScheduleSettings(SettingsGroup):
         "How the rate falls from its peak to the last planned step; constant: it stays at its peak.",
     )
     power: float = setting(
-        2.0, "Power", "For polynomial: the exponent of what is left of training; 1 is linear.", gt=0, le=10
+        2.0,
+        "Power",
+        "For polynomial: the exponent of what is left of training; 1 is linear.",
+        gt=0,
+        le=10,
+        only="decay=polynomial",
     )
     final_fraction: float = setting(0.0, "Final rate", "What the rate falls to, as a share of its peak.", ge=0, le=1)
 
@@ -197,16 +213,24 @@ class ClippingSettings(SettingsGroup):
         basic=True,
         gt=0,
     )
-    max_value: float = setting(1.0, "Clip at value", "For value: elements beyond ± this are set to it.", gt=0, le=1e30)
+    max_value: float = setting(
+        1.0, "Clip at value", "For value: elements beyond ± this are set to it.", gt=0, le=1e30, only="mode=value"
+    )
     z_limit: float = setting(
         2.5,
         "z limit",
         "For zclip: a norm so many standard deviations above its running mean is a spike.",
         gt=0,
         le=100,
+        only="mode=zclip",
     )
     memory: float = setting(
-        0.97, "Memory", "For zclip: share of the running mean and variance that stays at each step.", gt=0, lt=1
+        0.97,
+        "Memory",
+        "For zclip: share of the running mean and variance that stays at each step.",
+        gt=0,
+        lt=1,
+        only="mode=zclip",
     )
     percentile: float = setting(
         90.0,
@@ -214,9 +238,16 @@ class ClippingSettings(SettingsGroup):
         "For autoclip: the limit is the norm below which so many of a hundred were; at 90, about one step in ten is clipped.",
         gt=0,
         le=100,
+        only="mode=autoclip",
     )
     history: int = setting(
-        1000, "History", "For autoclip: the latest norms that the percentile is of.", unit="steps", ge=10, le=10_000
+        1000,
+        "History",
+        "For autoclip: the latest norms that the percentile is of.",
+        unit="steps",
+        ge=10,
+        le=10_000,
+        only="mode=autoclip",
     )
     adaptive_warmup: int = setting(
         25,
@@ -225,6 +256,7 @@ class ClippingSettings(SettingsGroup):
         unit="steps",
         ge=2,
         le=10_000,
+        only="mode=zclip,autoclip",
     )
 
     @model_validator(mode="after")
@@ -261,16 +293,19 @@ class PrecisionSettings(SettingsGroup):
         "AMP level",
         "O1: weights stay float32, and operators compute in half precision where it is safe; O2: weights and nearly all "
         "operators in half precision. On CPU O2 rounds weights, and the outputs of all layers but normalisation and embeddings.",
+        only="mode=fp16,bf16,auto",
     )
     master_weights: bool = setting(
         True,
         "Master weights",
         "For O2: the optimizer keeps weights in float32. Without, steps smaller than the last bit of a weight are lost.",
+        only="level=O2",
     )
     master_grad: bool = setting(
         True,
         "Master gradients",
         "For O2: gradients are turned into float32 before anything is done to them. Without, fp16 gradients can overflow.",
+        only="level=O2",
     )
     white_list: str | None = setting(
         None,
@@ -278,12 +313,14 @@ class PrecisionSettings(SettingsGroup):
         "Operators, separated by commas, that always compute in half precision, such as layer_norm. On CPU only those that "
         "are layers of their own.",
         max_length=1000,
+        only="mode=fp16,bf16,auto",
     )
     black_list: str | None = setting(
         None,
         "In float32",
         "Operators, separated by commas, that never do, such as matmul_v2 or softmax; the same holds on CPU.",
         max_length=1000,
+        only="mode=fp16,bf16,auto",
     )
 
     @model_validator(mode="after")

@@ -6,6 +6,17 @@ document.addEventListener("submit", (event) => {
   if (question && !window.confirm(question)) event.preventDefault();
 });
 
+// An open menu closes when one turns to something else.
+document.addEventListener("click", (event) => {
+  for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+});
+document.addEventListener("keydown", (event) => {
+  const menu = event.key === "Escape" && document.querySelector("details.menu[open]");
+  if (!menu) return;
+  menu.open = false;
+  menu.querySelector("summary").focus();
+});
+
 // A hidden tab asks for nothing.
 document.addEventListener("htmx:beforeRequest", (event) => {
   const polls = (event.detail.elt.getAttribute("hx-trigger") || "").startsWith("every");
@@ -62,12 +73,103 @@ document.addEventListener("input", (event) => {
 document.addEventListener("htmx:afterSettle", compareAll);
 compareAll();
 
+// A setting that does nothing with the mode, optimizer or source that is chosen is out of the way, unless it was changed.
+function hideUnused(form) {
+  for (const field of form.querySelectorAll("[data-only]")) {
+    const [name, values] = field.dataset.only.split("=");
+    const chosen = form.elements[name]?.value;
+    field.hidden = chosen !== undefined && !values.split(",").includes(chosen) && !field.classList.contains("changed");
+  }
+}
+const hideAll = () => document.querySelectorAll("form:has([data-only])").forEach(hideUnused);
+document.addEventListener("input", (event) => {
+  if (event.target.matches("select") && event.target.form) hideUnused(event.target.form);
+});
+document.addEventListener("htmx:afterSettle", hideAll);
+hideAll();
+
 // The preview of a new job stays open over its updates.
 document.addEventListener("htmx:beforeSwap", (event) => {
   const preview = document.getElementById("preview");
   if (preview && event.detail.target.id === "check") previewOpen = preview.open;
 });
 document.addEventListener("htmx:afterSwap", (event) => {
-  if (event.detail.target.id === "check") document.getElementById("preview").open = previewOpen;
+  const preview = document.getElementById("preview");
+  if (preview && event.detail.target.id === "check") preview.open = previewOpen;
 });
 let previewOpen = false;
+
+// A second press while the first is on its way would submit twice. A page that is shown again from memory starts afresh.
+const PATIENCE_MS = 10000;
+const sentAt = new WeakMap();
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (event.defaultPrevented || form.method !== "post" || event.submitter?.value === "yaml") return;
+  if (Date.now() - (sentAt.get(form) ?? 0) < PATIENCE_MS) event.preventDefault();
+  else sentAt.set(form, Date.now());
+});
+window.addEventListener("pageshow", () => document.querySelectorAll("form").forEach((form) => sentAt.delete(form)));
+
+// Whoever is logged out in the middle is told so; parts of the page no longer come.
+document.addEventListener("htmx:responseError", (event) => {
+  if (event.detail.xhr.status === 401) document.getElementById("logged-out").hidden = false;
+});
+
+// What is typed into a long form is kept in this tab until it has arrived, and offered again after a login, a reload or a
+// way round. `data-draft` is the button, name=value, with which the server only shows what it was sent.
+const DRAFT = "draft:";
+const user = document.body.dataset.user;
+const keyOf = (form) => DRAFT + new URL(form.getAttribute("action") || location.pathname, location.href).pathname;
+
+function keepDraft(form, sent) {
+  const typed = [...new FormData(form)].filter(([name, value]) => name !== "csrfmiddlewaretoken" && typeof value === "string");
+  try {
+    sessionStorage.setItem(keyOf(form), JSON.stringify({ user, sent, typed }));
+  } catch {
+    // No room, or not allowed: then there is no draft.
+  }
+}
+document.addEventListener("input", (event) => {
+  const form = event.target.closest("form[data-draft]");
+  if (form) keepDraft(form, false);
+});
+document.addEventListener("submit", (event) => {
+  if (!event.defaultPrevented && event.target.matches("form[data-draft]")) keepDraft(event.target, true);
+});
+
+function offerDraft() {
+  const form = document.querySelector("form[data-draft]");
+  const failed = !user || document.querySelector("main .code");
+  for (const key of Object.keys(sessionStorage).filter((name) => name.startsWith(DRAFT))) {
+    const draft = JSON.parse(sessionStorage.getItem(key));
+    const others = user && draft.user !== user;
+    // Sent, and now another page is here: it has arrived.
+    if (others || (draft.sent && !form && !failed)) sessionStorage.removeItem(key);
+  }
+  const offer = document.getElementById("draft");
+  const kept = form && sessionStorage.getItem(keyOf(form));
+  // A form that came back from the server has in it what was typed. (form.dataset would be the field of that name.)
+  if (!offer || !kept || form.hasAttribute("data-posted")) return;
+  offer.hidden = false;
+  offer.querySelector("[data-restore]").addEventListener("click", () => {
+    const [name, value] = form.getAttribute("data-draft").split("=");
+    const again = document.createElement("form");
+    again.method = "post";
+    again.action = form.action;
+    const token = form.querySelector("[name=csrfmiddlewaretoken]").value;
+    for (const [key, text] of [["csrfmiddlewaretoken", token], ...JSON.parse(kept).typed, [name, value]]) {
+      const input = document.createElement("textarea");
+      input.name = key;
+      input.value = text;
+      again.append(input);
+    }
+    again.hidden = true;
+    document.body.append(again);
+    again.submit();
+  });
+  offer.querySelector("[data-forget]").addEventListener("click", () => {
+    sessionStorage.removeItem(keyOf(form));
+    offer.hidden = true;
+  });
+}
+offerDraft();

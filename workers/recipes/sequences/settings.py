@@ -89,6 +89,7 @@ class DataSettings(SettingsGroup):
         "For “next_value”: which one, of the dataset's. Empty: the first of those that are read.",
         basic=True,
         max_length=100,
+        only="goal=next_value",
     )
     next_every: int | None = setting(
         None,
@@ -98,6 +99,7 @@ class DataSettings(SettingsGroup):
         unit="time steps",
         ge=1,
         le=1_000_000,
+        only="goal=next_value",
     )
     max_length: int = setting(
         512,
@@ -127,7 +129,7 @@ class ModelSettings(SettingsGroup):
         "scratch: random weights; job: the model another job of this recipe exported, which must have the same sizes.",
     )
     job: int | None = setting(
-        None, "Job number", "For “job”: whose exported model to start from.", ge=1, le=1_000_000_000
+        None, "Job number", "For “job”: whose exported model to start from.", ge=1, le=1_000_000_000, only="source=job"
     )
     cell: Cell = setting(Cell.LSTM, "Cell", "gru has three quarters of the weights of lstm.", basic=True)
     hidden_size: int = setting(
@@ -142,6 +144,7 @@ class ModelSettings(SettingsGroup):
         "Open forget gate",
         "lstm only: the forget gate's bias begins at 1, so that the state is kept until training says otherwise "
         "(Jozefowicz et al. 2015). Off: it begins near 0.",
+        only="cell=lstm",
     )
     loss: Loss = setting(
         Loss.SQUARED,

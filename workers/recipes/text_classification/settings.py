@@ -68,15 +68,30 @@ class ModelSettings(SettingsGroup):
         basic=True,
     )
     job: int | None = setting(
-        None, "Job number", "For “job”: whose exported model to start from.", basic=True, ge=1, le=1_000_000_000
+        None,
+        "Job number",
+        "For “job”: whose exported model to start from.",
+        basic=True,
+        ge=1,
+        le=1_000_000_000,
+        only="source=job",
     )
     folder: str | None = setting(
-        None, "Folder", "For “folder”: path below a model root, such as ernie-3.0-base-zh.", basic=True, max_length=300
+        None,
+        "Folder",
+        "For “folder”: path below a model root, such as ernie-3.0-base-zh.",
+        basic=True,
+        max_length=300,
+        only="source=folder",
     )
-    name: str | None = setting(None, "Hub name", "For “hub”: such as ernie-3.0-nano-zh.", basic=True, max_length=200)
-    hidden_size: int = setting(128, "Hidden size", "Width of the model.", ge=8, le=4096)
-    layers: int = setting(2, "Layers", "Transformer layers.", ge=1, le=48)
-    heads: int = setting(4, "Heads", "Attention heads; must divide the hidden size.", ge=1, le=64)
+    name: str | None = setting(
+        None, "Hub name", "For “hub”: such as ernie-3.0-nano-zh.", basic=True, max_length=200, only="source=hub"
+    )
+    hidden_size: int = setting(128, "Hidden size", "Width of the model.", ge=8, le=4096, only="source=scratch")
+    layers: int = setting(2, "Layers", "Transformer layers.", ge=1, le=48, only="source=scratch")
+    heads: int = setting(
+        4, "Heads", "Attention heads; must divide the hidden size.", ge=1, le=64, only="source=scratch"
+    )
     vocabulary_size: int = setting(
         6000,
         "Vocabulary",
@@ -84,6 +99,7 @@ class ModelSettings(SettingsGroup):
         unit="characters",
         ge=50,
         le=200_000,
+        only="source=scratch",
     )
 
     @model_validator(mode="after")
