@@ -226,7 +226,7 @@ class ClippingSettings(SettingsGroup):
     )
     memory: float = setting(
         0.97,
-        "Memory",
+        "z memory",
         "For zclip: share of the running mean and variance that stays at each step.",
         gt=0,
         lt=1,
