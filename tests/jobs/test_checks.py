@@ -60,8 +60,9 @@ def test_consent_to_nothing_leaves_no_trace(submit: Any) -> None:
 def test_the_command_line_wants_a_word_too(tmp_path: Path, owner: User, dataset: Dataset) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("name: x\ndataset: reviews\nsettings: {loss_scaling: {init_scale: 1024}}\n")
-    with pytest.raises(CommandError, match=r"precision.mode: warning: [\s\S]*add --anyway"):
+    with pytest.raises(CommandError, match=r"precision.mode: warning: [\s\S]*add --anyway") as refused:
         call_command("submit", str(file))
+    assert refused.value.returncode == 2
     assert not Job.objects.exists()
     call_command("submit", str(file), "--anyway")
     assert JobEvent.objects.filter(kind="warning_accepted").count() == 1

@@ -160,7 +160,8 @@ class _Lines:
                 self._progress(self.position)
             if len(raw) > LONGEST_LINE_BYTES and not raw.endswith(b"\n"):
                 self._problem("Rows with a line longer than %(limit)s: %(count)d.", "", limit="1 MiB")
-                raw = raw[:100]
+                # Without the quotation mark that its rest would have closed: the rows after it are whole.
+                raw = raw[:100].replace(b'"', b"")
                 while (rest := self._file.readline(LONGEST_LINE_BYTES)) and not rest.endswith(b"\n"):
                     self.position += len(rest)
                 self.position += len(rest)
@@ -282,8 +283,10 @@ class _Table:
             except StopIteration:
                 return
             except csv.Error as error:
-                lines.take_fault(number)
-                yield problem("Rows whose quotation marks or line ends do not fit: %(count)d.", number, str(error))
+                fault = lines.take_fault(number)
+                yield fault or problem(
+                    "Rows whose quotation marks or line ends do not fit: %(count)d.", number, str(error)
+                )
                 continue
             fault = lines.take_fault(number)
             if not self._columns:

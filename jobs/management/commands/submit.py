@@ -17,6 +17,8 @@ from workers.contract.records import jsonable
 from workers.contract.states import ENDED, EndReason, Status
 
 LOOK_S = 1.0
+# The exit status; that of a job that failed is 1.
+REFUSED = 2
 
 
 class Command(BaseCommand):
@@ -50,10 +52,11 @@ class Command(BaseCommand):
             job = file.submit(owner=owner(options["owner"]), anyway=options["anyway"], dry_run=options["dry_run"])
         except services.Warned as warned:
             lines = [f"{finding.setting}: warning: {finding}" for finding in warned.warnings]
-            raise CommandError("\n".join([*lines, "Nothing was submitted. To submit anyway, add --anyway."])) from None
+            lines.append("Nothing was submitted. To submit anyway, add --anyway.")
+            raise CommandError("\n".join(lines), returncode=REFUSED) from None
         except services.Refused as refused:
             lines = [f"{name}: {text}" if name else text for name, text in refused.errors.items()]
-            raise CommandError("\n".join(lines)) from None
+            raise CommandError("\n".join(lines), returncode=REFUSED) from None
         self.stderr.write(f"{'Dry run' if job.dry_run else 'Job'} {job.pk} “{job.name}” is queued.")
         wait = options["wait"] or job.dry_run
         if wait:

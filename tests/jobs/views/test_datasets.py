@@ -149,6 +149,7 @@ def test_a_file_for_evaluation_is_the_dev_split(people: People) -> None:
     ("more", "field", "said"),
     [
         ({"file": "a.exe"}, "file", "“a.exe” is none of .csv"),
+        ({"file": "a.XLSX"}, "file", "save the sheet as CSV"),
         ({"body": b""}, "file", "The file is empty."),
         ({"body": b"x" * 2000}, "file", "2.0 KiB are more than the limit of 1000 B."),
         ({"name": ""}, "name", "required"),

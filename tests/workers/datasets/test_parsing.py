@@ -119,6 +119,12 @@ def test_a_huge_line_is_passed_over_without_being_held(reading: Reading) -> None
     assert values(body, reading)[-1]["text"] == "x"
 
 
+def test_a_huge_quoted_field_takes_no_row_after_it_along() -> None:
+    body = b'text,label\nx,a\n"' + b"y" * (2 * parsing.LONGEST_LINE_BYTES) + b'",b\n"z",c\n'
+    assert faults(body, TABLE) == [(3, "Rows with a line longer than 1 MiB: 1.")]
+    assert [row["text"] for row in values(body, TABLE)] == ["x", "z"]
+
+
 def test_a_quotation_mark_that_is_never_closed_is_named_where_it_opens() -> None:
     body = b'text,label\ngood,a\n"open,b\n' + b"more,a\n" * 10
     assert [number for number, _text in faults(body, TABLE)] == [3]
