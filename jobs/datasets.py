@@ -157,6 +157,8 @@ def _free_bytes() -> int:
 
 
 def _wrong_suffix(name: str) -> str:
+    if Path(name).suffix.lower() in (".zip", ".xlsx", ".xls"):
+        return _("This is a zip or Excel file: unpack it, or save the sheet as CSV (UTF-8).")
     return _("“%(name)s” is none of %(known)s.") % {"name": Path(name).name[:60], "known": ", ".join(places.SUFFIXES)}
 
 
