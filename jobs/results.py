@@ -94,15 +94,17 @@ def evaluations_part(job: Job, attempt: Attempt) -> dict[str, Any]:
         baselines=baselines,
         chance=_chance(job, main, baselines),
     )
-    best = max((row for row in rows if row.best), key=lambda row: row.step, default=None)
+    # The best may be of an attempt before, as its weights may be those that are exported.
+    best = max((row for row in (*before, *rows) if row.best), key=lambda row: row.step, default=None)
+    shown = rows if best is None or best in rows else [best, *rows]
     names: list[str] = []
-    for row in rows:
+    for row in shown:
         names += [
             name for name, value in row.metrics.items() if name not in names and not isinstance(value, dict | list)
         ]
     # Loss and the main metric stand first, each beside what the training rows gave.
     names.sort(key=lambda name: {"loss": 0, main: 1}.get(name, 2))
-    columns = [(name, any((row.metrics.get("train") or {}).get(name) is not None for row in rows)) for name in names]
+    columns = [(name, any((row.metrics.get("train") or {}).get(name) is not None for row in shown)) for name in names]
     columns = [(name, of_train and name in ("loss", main)) for name, of_train in columns]
     table = [
         {
@@ -116,7 +118,7 @@ def evaluations_part(job: Job, attempt: Attempt) -> dict[str, Any]:
                 )
             ],
         }
-        for row in rows
+        for row in shown
     ]
     return {
         "evaluations": table,
@@ -371,7 +373,8 @@ def baseline_name(name: str) -> str:
 
 def confusion_part(job: Job, attempt: Attempt, step: int | None = None) -> dict[str, Any]:
     """Of the evaluation at `step`; of the best one, else the newest, without it."""
-    rows = list(Evaluation.objects.filter(attempt=attempt, metrics__has_key="confusion").order_by("step"))
+    rows = [*_history(attempt), *Evaluation.objects.filter(attempt=attempt).order_by("step")]
+    rows = [row for row in rows if "confusion" in row.metrics]
     best = max((row for row in rows if row.best), key=lambda row: row.step, default=rows[-1] if rows else None)
     chosen = next((row for row in rows if row.step == step), best)
     names = job.dataset.labels if job.dataset else []

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 from jobs import device_samples, dry_run, limits, norms, reproduction, results, services, trials
 from jobs.forms import SettingGroup, SettingsForm
 from jobs.live import is_live
-from jobs.models import Artifact, Attempt, Checkpoint, Host, Job, JobEvent, Placement
+from jobs.models import Artifact, Attempt, Checkpoint, DeviceSamples, Host, Job, JobEvent, Placement
 from jobs.views import life
 from jobs.views.job_list import health_of, progress_of
 from jobs.views.log import log_context
@@ -51,6 +51,9 @@ def job_detail(request: Asked, pk: int) -> HttpResponse:
     context |= results.worst_part(job, attempt, request.user)
     context |= log_context(attempt, request)
     context["live"] = is_live(attempt)
+    # Records may arrive after the end, but not of what never started.
+    over = not context["live"] or bool(attempt.ended_at and not attempt.started_at)
+    context["never_stepped"] = over and not any(one.attempted for one in context["attempts"])
     context["words"] = {
         "nothing": _("No step yet."),
         "unused": _("Loss scaling is not used."),
@@ -60,6 +63,8 @@ def job_detail(request: Asked, pk: int) -> HttpResponse:
         "paused": _("paused while hidden"),
         "ended": _("complete"),
     }
+    # The script of the charts fetches them when their section is seen, so that one must be there for it.
+    context["device_charts"] = not over or DeviceSamples.objects.filter(attempt=attempt).exists()
     context["device_words"] = device_samples.words()
     return render(request, "jobs/detail.html", context)
 
@@ -98,6 +103,8 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
             "longer": real and status == Status.SUCCEEDED,
         },
         "checkpoint": services.newest_good_checkpoint(job) if newest and status in ENDED else None,
+        "tags": list(job.tags.values_list("name", flat=True)),
+        **life.may_go(job),
     }
 
 

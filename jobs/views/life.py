@@ -43,9 +43,13 @@ def time_limit(job: Job, attempt: Attempt) -> dict[str, Any]:
 
 
 def storage_part(job: Job, attempt: Attempt) -> dict[str, Any]:
+    return {"use": storage.of_job(job), **may_go(job)}
+
+
+def may_go(job: Job) -> dict[str, bool]:
+    """What the page offers to do with a job that is not wanted any more."""
     ended = job.status in ENDED
     return {
-        "use": storage.of_job(job),
         "may_archive": ended and job.archived_at is None,
         "may_unarchive": job.archived_at is not None,
         "may_delete": ended,

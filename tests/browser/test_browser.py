@@ -179,6 +179,7 @@ def test_many_jobs_are_retried_from_the_admin_under_the_strict_policy(site: Site
 def test_the_language_is_switched_and_kept(site: Site, person: User) -> None:
     page = site.page(person)
     page.goto("/hosts/")
+    page.locator(".top .menu summary").click()
     page.get_by_role("button", name="简体中文").click()
     expect(page.locator("html")).to_have_attribute("lang", "zh-hans")
     expect(page).to_have_url(f"{site.url}/hosts/")

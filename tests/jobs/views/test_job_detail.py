@@ -66,6 +66,26 @@ def test_a_job_that_never_ran_promises_nothing(people: People, job: Job) -> None
     assert "is exported when training ends" not in page and "Not started yet" not in page
 
 
+def test_a_job_that_never_made_a_step_has_no_empty_charts_and_results(people: People, job: Job) -> None:
+    assert "No model was exported." not in people.owner.get(f"/jobs/{job.pk}/").text
+    services.ask_to_leave(job, Request.CANCEL, actor=None)
+    page = people.owner.get(f"/jobs/{job.pk}/").text
+    assert "It made no step." in page and '<div class="charts" hidden>' in page
+    for part in ("evaluations", "try", "devices"):
+        assert f'<section id="{part}"' not in page, part
+
+
+def test_what_may_be_done_now_and_then_is_in_a_menu(people: People, job: Job, running: Attempt) -> None:
+    def menu() -> str:
+        page = people.owner.get(f"/jobs/{job.pk}/", {"part": "status"}).text
+        return str(page.split('class="menu-items"')[1].split("</details>")[0])
+
+    assert f"/jobs/{job.pk}/checkpoint/" in menu() and "clone=" in menu() and "/delete/" not in menu()
+    seed.end(running, EndReason.COMPLETED)
+    assert "/archive/" in menu() and "/delete/" in menu() and f"/jobs/{job.pk}/retry/" in menu()
+    assert "/checkpoint/" not in menu()
+
+
 @pytest.mark.parametrize(("epochs", "words"), [(1, "1 epoch of 7 steps over 50 rows, 1 rank, "), (3, "3 epochs of 7 ")])
 def test_the_plan_is_a_sentence(people: People, running: Attempt, epochs: int, words: str) -> None:
     plan = {"total_steps": 7 * epochs, "epochs": epochs, "steps_per_epoch": 7, "train_rows": 50, "world_size": 1}

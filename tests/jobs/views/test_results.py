@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jobs import services
 from jobs.fit import Word
 from jobs.models import Attempt, Checkpoint, Dataset, Evaluation, Job, WorstRows
 from tests.browser import seed
@@ -101,6 +102,23 @@ def test_confusion_is_of_the_best_evaluation_or_any_chosen_one(people: People, j
     assert "79.0 %" in page.text
     chosen = people.owner.get(f"/jobs/{job.pk}/confusion/", {"evaluation": "490"})
     assert chosen.context["confusion_of"].step == 490 and "<html" in chosen.text
+
+
+def test_an_attempt_that_went_on_without_getting_better_shows_the_best_of_the_attempt_before(
+    people: People, job: Job, running: Attempt
+) -> None:
+    seed.evaluate(running, 100, 0.8, 0.4, best=True)
+    seed.checkpoint(running, 120)
+    seed.end(running, EndReason.PAUSED)
+    services.resume(job, actor=None)
+    again = seed.start(job)
+    seed.evaluate(again, 200, 0.7, 0.5)
+    context = _part(people, job).context
+    assert [(row["evaluation"].step, row["evaluation"] == context["best"]) for row in context["evaluations"]] == [
+        (100, True),
+        (200, False),
+    ]
+    assert _part(people, job, "confusion").context["confusion_of"].step == 100
 
 
 def test_many_labels_have_pairs_instead_of_a_table(people: People, job: Job, running: Attempt) -> None:

@@ -141,6 +141,30 @@
   window.addEventListener("pagehide", close);
   window.addEventListener("pageshow", (event) => event.persisted && open());
 
+  // The way through the page: without what it does not have, and with a mark on what one is looking at.
+  const nav = document.querySelector(".page-nav");
+  const links = [...nav.querySelectorAll("a")].map((link) => [link, document.querySelector(link.hash)]);
+  function lookAround() {
+    let here = null;
+    for (const [link, target] of links) {
+      link.hidden = !target || !target.offsetHeight;
+      if (!link.hidden && target.getBoundingClientRect().top < nav.offsetHeight + 80) here = link;
+    }
+    if (innerHeight + scrollY >= document.documentElement.scrollHeight - 4) here = links.findLast(([link]) => !link.hidden)[0];
+    for (const [link] of links) {
+      if (link === here && !link.hasAttribute("aria-current")) {
+        link.setAttribute("aria-current", "true");
+        // Only the bar moves, not the page.
+        nav.scrollTo({ left: link.offsetLeft - nav.offsetWidth / 2 });
+      } else if (link !== here) link.removeAttribute("aria-current");
+    }
+  }
+  let looking = 0;
+  const lookSoon = () => (looking ||= requestAnimationFrame(() => ((looking = 0), lookAround())));
+  window.addEventListener("scroll", lookSoon, { passive: true });
+  new ResizeObserver(lookSoon).observe(document.body);
+  lookAround();
+
   document.getElementById("rank-form")?.addEventListener("change", (event) => event.currentTarget.submit());
 
   // A section that is swapped keeps what was opened in it, and a log stays at its end.
