@@ -54,7 +54,7 @@ USER evenkeel
 EXPOSE 8000
 # WEB_CONCURRENCY says how many processes; uvicorn reads it.
 CMD ["uvicorn", "webapp.asgi:application", "--host", "0.0.0.0", "--port", "8000", "--lifespan", "off", \
-     "--timeout-graceful-shutdown", "3", "--no-server-header", "--no-access-log"]
+     "--timeout-graceful-shutdown", "3", "--no-server-header", "--no-access-log", "--no-proxy-headers"]
 
 # --- worker on a CPU host ---
 FROM base AS worker-cpu

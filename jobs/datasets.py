@@ -309,8 +309,10 @@ def conclude(dataset: Dataset, result: CheckResult) -> None:
             "statistics": result.statistics,
         }
     mine = Dataset.objects.filter(pk=dataset.pk, state=State.CHECKING, check_uid=dataset.check_uid)
-    if mine.update(**changes) != 1:
-        return
+    # By itself: a number that no column holds is the caller's to deal with.
+    with transaction.atomic():
+        if mine.update(**changes) != 1:
+            return
     for name, value in changes.items():
         setattr(dataset, name, value)
     # After the word that it is ready: what a crash leaves behind is tidied up by the controller.

@@ -7,6 +7,7 @@ eight GPUs, so 0.3 to 2 MB per day and node. A chart goes through them row by ro
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,6 +31,10 @@ MOST_FIELDS = 400
 # Two samples further apart have a gap between them.
 GAP_S = 2.5 * SAMPLE_S
 
+_MOST = float(np.finfo("<f4").max)
+# A clock that is this far ahead of ours is wrong, and what comes after it would be left out as older.
+AHEAD_S = 3600.0
+
 _HOST = ("cpu", "load1", "memory_available", "disk_free")
 _RANK = ("cpu", "memory")
 _GPU = ("utilisation", "memory", "memory_total", "temperature", "power")
@@ -41,13 +46,13 @@ _GPU = ("utilisation", "memory", "memory_total", "temperature", "power")
 def append(attempt: Attempt, node: int, lines: bytes) -> None:
     """Whole lines of a node's stream. One that makes no sense is left out: a gap is all that can come of it."""
     row = DeviceSamples.objects.filter(attempt=attempt, node=node).order_by("first_at").last()
-    peaks = dict(attempt.peak_memory)
+    peaks, latest = dict(attempt.peak_memory), time.time() + AHEAD_S
     for line in lines.splitlines():
         try:
             at, values = _values(orjson.loads(line), node, peaks)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
-        if row is not None and at - row.last_at < NEAREST_S:
+        if at > latest or (row is not None and at - row.last_at < NEAREST_S):
             continue
         if row is None or row.fields != list(values) or row.count >= PER_ROW or at - row.first_at > ROW_S:
             if row is not None:
@@ -79,7 +84,8 @@ def _values(line: dict[str, Any], node: int, peaks: dict[str, int]) -> tuple[flo
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
+    """As float32 holds it: infinity is no number in JSON."""
+    return float(value) if isinstance(value, int | float) and abs(value) <= _MOST else math.nan
 
 
 def _most(peaks: dict[str, int], name: str, value: Any) -> None:

@@ -99,6 +99,7 @@ def submit(
     warnings = _consented(checks.findings(recipe, checked, dataset, owner, cloned_from), accepted_warnings)
 
     with transaction.atomic():
+        _model_must_stay(checked, model_key)
         job = Job.objects.create(
             owner=owner,
             name=name,
@@ -175,6 +176,8 @@ def retry(
             model_key = previous.model_key
         else:
             model_key = _model_key(checked, job.owner)
+        if start_from is None:
+            _model_must_stay(checked, model_key)
         attempt = _new_attempt(
             job,
             previous,
@@ -521,13 +524,26 @@ def _source_job(settings: SettingsGroup) -> int | None:
     return getattr(model, "job", None) if str(getattr(model, "source", "")) == "job" else None
 
 
+def _model_must_stay(settings: SettingsGroup, key: str) -> None:
+    """Locks the job that exported the model: who deletes it waits, and then finds the attempt that needs it."""
+    if not key:
+        return
+    artifacts = Artifact.objects.filter(key=key).values("attempt__job")
+    if Job.objects.there().select_for_update(no_key=True).filter(pk__in=artifacts).first() is None:
+        raise Refused({"model.job": _no_job(_source_job(settings))})
+
+
+def _no_job(number: int | None) -> str:
+    return _("There is no job %(number)d, or it is not yours.") % {"number": number}
+
+
 def _model_key(settings: SettingsGroup, owner: User) -> str:
     """The folder of the model that another job exported, "" if the settings name none."""
     number = _source_job(settings)
     if number is None:
         return ""
     if not Job.objects.visible_to(owner).filter(pk=number).exists():
-        raise Refused({"model.job": _("There is no job %(number)d, or it is not yours.") % {"number": number}})
+        raise Refused({"model.job": _no_job(number)})
     exported = Artifact.objects.filter(attempt__job_id=number, name="model").order_by("-attempt__number").first()
     if exported is None:
         raise Refused({"model.job": _("Job %(number)d has not exported a model.") % {"number": number}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import reduce
 from typing import Any
 
@@ -20,8 +21,25 @@ def in_words(english: str, said: Any) -> str:
         return english
     try:
         return _sentences(said)
-    except (_Unknown, AttributeError, KeyError, TypeError, ValueError):
+    except (_Unknown, *_MISFIT, AttributeError, RecursionError):
         return english
+
+
+# What does not fit a template; infinity, where there is a place for a whole number, is the overflow.
+_MISFIT = (KeyError, TypeError, ValueError, OverflowError)
+# Of a host's own templates: one number would fill the page, or all memory.
+_WIDE = re.compile(r"%(\([^)]*\))?[-+ #0]*(\*|[0-9]{3}|[0-9]*\.(\*|[0-9]{3}))")
+
+
+def filled(template: str, values: Any) -> str:
+    """A host's one sentence in the reader's language; what does not fit together is shown as it is."""
+    text = _(template) if template else ""
+    if _WIDE.search(text):
+        return template
+    try:
+        return text % values
+    except _MISFIT:
+        return template
 
 
 class _Unknown(Exception):

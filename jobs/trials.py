@@ -15,6 +15,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
+from jobs import texts
 from jobs.models import Artifact, Attempt, Job, Trial
 from jobs.services import Refused
 from workers.contract.trials import Row, TrialForm, TrialResult, TrialSpec
@@ -53,17 +54,17 @@ def rows_of(form: TrialForm, typed: str) -> list[Row]:
     (field,) = form.fields
     # PostgreSQL keeps no NUL in texts.
     lines = [line.strip() for line in typed.replace("\0", "").replace("\r", "\n").split("\n")]
-    texts = [(number, line) for number, line in enumerate(lines, 1) if line]
-    if not texts:
+    typed_rows = [(number, line) for number, line in enumerate(lines, 1) if line]
+    if not typed_rows:
         raise Refused({field.name: _("Type a text, or several with a line each.")})
-    if len(texts) > form.most_rows:
+    if len(typed_rows) > form.most_rows:
         raise Refused(
             {
                 field.name: _("These are %(count)d texts; at most %(most)d are taken at once.")
-                % {"count": len(texts), "most": form.most_rows}
+                % {"count": len(typed_rows), "most": form.most_rows}
             }
         )
-    for number, text in texts:
+    for number, text in typed_rows:
         if len(text) > field.longest:
             raise Refused(
                 {
@@ -78,7 +79,7 @@ def rows_of(form: TrialForm, typed: str) -> list[Row]:
             raise Refused(
                 {field.name: _("Line %(line)d: “%(word)s” is no finite number.") % {"line": number, "word": bad[:40]}}
             )
-    return [{field.name: text} for _number, text in texts]
+    return [{field.name: text} for _number, text in typed_rows]
 
 
 def _is_finite(word: str) -> bool:
@@ -169,7 +170,7 @@ def answer(trial: Trial) -> dict[str, Any]:
     waiting = trial.state == Trial.State.WAITING
     problem = ""
     if trial.problem:
-        problem = _(trial.problem["template"]) % trial.problem["values"]
+        problem = texts.filled(trial.problem["template"], trial.problem["values"])
     elif waiting and age > OVERDUE:
         problem = _("Nobody answers: the controller does not run. Its staff knows more.")
     rows = []

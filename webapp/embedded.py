@@ -125,6 +125,8 @@ def parts(data_dir: Path, address: str, port: int) -> list[Part]:
     python = sys.executable
     listen = ["--host", address, "--port", str(port)]
     uvicorn = ["uvicorn", "webapp.asgi:application", "--timeout-graceful-shutdown", "3", "--lifespan", "off"]
+    # Who asks is for jobs/throttle.py to say: uvicorn would take the word of anybody on this machine.
+    uvicorn.append("--no-proxy-headers")
     found = []
     if not os.environ.get("REDIS_URL"):
         found.append(Part("redis", embedded_redis.command(data_dir), env, 5.0))

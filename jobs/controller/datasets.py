@@ -16,9 +16,9 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 from django.utils.translation import gettext_noop
-from pydantic import ValidationError
 
 from jobs import datasets
+from jobs.controller import answers
 from jobs.controller.send import Sender
 from jobs.models import Dataset, Host
 from workers.contract.datasets import LARGEST_RESULT_BYTES, PROGRESS, RESULT, CheckResult, Finding, Progress, check_key
@@ -118,22 +118,20 @@ def _host(dataset: Dataset, *, not_on: str) -> Host | None:
 
 def _progress(path: Path) -> Progress | None:
     try:
-        return Progress.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        return Progress.model_validate_json(answers.read(path, answers.LARGEST_PROGRESS_BYTES))
+    except (OSError, ValueError):
         return None
 
 
 def _take(dataset: Dataset, path: Path) -> None:
     try:
-        if path.stat().st_size > LARGEST_RESULT_BYTES:
-            raise ValueError("it is too large")
-        result = CheckResult.model_validate_json(path.read_bytes())
-    except ValueError as error:
+        result = CheckResult.model_validate_json(answers.read(path, LARGEST_RESULT_BYTES))
+        datasets.conclude(dataset, result)
+    except answers.NONSENSE as error:
         logger.error("The answer to the check of %s makes no sense: %s", dataset, error)
         template = gettext_noop("The answer of the host %(host)s makes no sense; its log says more.")
         datasets.refuse(dataset, Finding(level="error", template=template, values={"host": dataset.check_host}))
         return
-    datasets.conclude(dataset, result)
     logger.info("%s is %s after %.1f s on %s.", dataset, dataset.state, result.seconds, result.host)
 
 

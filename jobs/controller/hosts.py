@@ -50,7 +50,8 @@ def _read(body: bytes | None) -> HostBeat | None:
     if body is None:
         return None
     try:
-        return HostBeat.model_validate_json(body)
+        # PostgreSQL keeps no NUL in texts.
+        return HostBeat.model_validate_json(body.replace(b"\\u0000", b"\\ufffd"))
     except ValidationError as error:
         logger.warning("A host's beat makes no sense: %s", error)
         return None

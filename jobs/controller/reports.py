@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from types import NoneType
 from typing import Any
 
 from django.utils import timezone
@@ -40,7 +41,8 @@ def _claimed(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     placement = _placement(attempt, line)
     placement.claimed_at = timezone.now()
     placement.save(update_fields=["claimed_at"])
-    said = {name: line[name] for name in ("host", "devices", "versions", "machine", "code") if name in line}
+    said = {name: line[name] for name in ("host", "devices") if name in line} | _tables(line, "versions", "code")
+    said |= {"machine": _machine(line["machine"])} if isinstance(line.get("machine"), dict) else {}
     nodes = attempt.environment.get("nodes") or {}
     _environment_is(attempt, {"nodes": nodes | {str(placement.node): jsonable(said)}})
     return _event(attempt, rank, line, f"{line['host']} has taken the attempt.")
@@ -172,16 +174,50 @@ def _stage(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     return {"status"} | (_event(attempt, rank, line, text) if rank == 0 and count <= MOST_EVENTS else set())
 
 
+# Pages count on it that these are whole numbers.
+_COUNTS = (
+    "total_steps",
+    "steps_per_epoch",
+    "epochs",
+    "max_steps",
+    "global_batch",
+    "world_size",
+    "train_rows",
+    "dev_rows",
+)
+
+
 def _plan(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     plan = {name: value for name, value in line.items() if name not in ("kind", "at")}
+    for name in _COUNTS:
+        if type(plan.get(name)) not in (int, NoneType):
+            raise ValueError(f"{name} {str(plan[name])[:40]!r} is no whole number")
+    if not isinstance(plan.get("baselines"), dict | None):
+        raise ValueError("baselines are no table")
     Attempt.objects.filter(pk=attempt.pk).update(plan=jsonable(plan))
     return {"status"}
 
 
 def _environment(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     if rank == 0:
-        _environment_is(attempt, {"trainer": jsonable({k: v for k, v in line.items() if k not in ("kind", "at")})})
+        said = {k: v for k, v in line.items() if k not in ("kind", "at", "flags")} | _tables(line, "flags")
+        _environment_is(attempt, {"trainer": jsonable(said)})
     return {"status"}
+
+
+# What is only shown must not keep a host from its work, and must have the shape that pages count on.
+def _tables(line: Line, *names: str) -> dict[str, Any]:
+    return {name: line[name] for name in names if isinstance(line.get(name), dict)}
+
+
+def _machine(said: dict[str, Any]) -> dict[str, Any]:
+    devices = said["devices"] if isinstance(said.get("devices"), list) else []
+    return _sized(said) | {"devices": [_sized(device) for device in devices if isinstance(device, dict)]}
+
+
+def _sized(said: dict[str, Any]) -> dict[str, Any]:
+    size = said.get("memory_bytes")
+    return said | {"memory_bytes": size if type(size) is int else None}
 
 
 def _environment_is(attempt: Attempt, known: dict[str, Any]) -> None:

@@ -12,11 +12,12 @@ from shutil import rmtree
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext_noop
-from pydantic import ValidationError
 
 from jobs import trials
+from jobs.controller import answers
 from jobs.controller.send import Sender
 from jobs.models import Host, Trial
 from workers.contract.trials import LARGEST_RESULT_BYTES, PROGRESS, RESULT, ROWS, Progress, TrialResult, trial_key
@@ -106,16 +107,15 @@ class Trials:
 
     def _take(self, trial: Trial, folder: Path) -> None:
         try:
-            if (folder / RESULT).stat().st_size > LARGEST_RESULT_BYTES:
-                raise ValueError("it is too large")
-            result = TrialResult.model_validate_json((folder / RESULT).read_bytes())
-        except ValueError:
+            result = TrialResult.model_validate_json(answers.read(folder / RESULT, LARGEST_RESULT_BYTES))
+            with transaction.atomic():
+                trials.conclude(trial, result)
+        except answers.NONSENSE:
             # What was typed may be in it: no word of it into the log.
             logger.error("The answer to trial %s makes no sense.", trial.uid)
             template = gettext_noop("The answer of the host %(host)s makes no sense; its log says more.")
             self._give_up(trial, template, host=trial.host)
         else:
-            trials.conclude(trial, result)
             rmtree(folder, ignore_errors=True)
 
     def _give_up(self, trial: Trial, template: str, **values: str | int) -> None:
@@ -138,8 +138,8 @@ def _host(trial: Trial) -> Host | None:
 
 def _progress(path: Path) -> Progress | None:
     try:
-        return Progress.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        return Progress.model_validate_json(answers.read(path, answers.LARGEST_PROGRESS_BYTES))
+    except (OSError, ValueError):
         return None
 
 

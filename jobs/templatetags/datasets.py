@@ -8,6 +8,7 @@ from typing import Any
 from django import template
 from django.utils.translation import gettext as _
 
+from jobs import texts
 from jobs.models import Dataset
 from jobs.templatetags.evenkeel import number
 from workers.contract.datasets import Finding
@@ -18,11 +19,7 @@ register = template.Library()
 
 @register.filter
 def finding_text(finding: Finding) -> str:
-    """A host's words: if they do not fit together, they are shown as they are."""
-    try:
-        return _(finding.template) % finding.values
-    except (KeyError, TypeError, ValueError):
-        return finding.template
+    return texts.filled(finding.template, finding.values)
 
 
 @register.filter

@@ -72,6 +72,8 @@ def duration(seconds: Any) -> str:
     if seconds is None:
         return "—"
     seconds = float(seconds)
+    if not math.isfinite(seconds):
+        return number(seconds)
     if seconds < 1:
         return _("%(count)d ms") % {"count": round(seconds * 1000)}
     if seconds < 90:

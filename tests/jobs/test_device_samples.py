@@ -14,7 +14,7 @@ from jobs import device_samples
 from jobs.models import Attempt, DeviceSamples
 from workers.contract.messages import SAMPLE_S
 
-BEGAN = 1_800_000_000.0
+BEGAN = 1_700_000_000.0
 
 
 def line(at: float, /, *, cpu: Any = 0.5, node: int = 0, **more: Any) -> bytes:
@@ -107,12 +107,14 @@ def test_the_most_memory_of_ranks_and_gpus_is_kept(attempt: Attempt) -> None:
         line(5, ranks={str(i): {} for i in range(1000)}),
         line(0.5),
         line(-50),
+        line(5, at="9999-12-31T23:59:59+00:00"),
+        line(5, at="0001-01-01T00:00:00+23:00"),
     ],
 )
 def test_what_makes_no_sense_or_comes_too_fast_is_left_out(attempt: Attempt, body: bytes) -> None:
-    take(attempt, line(0), body, line(10, cpu="inf"))
+    take(attempt, line(0), body, line(10, cpu="inf"), line(20, cpu=1e300))
     node = node_of(attempt)
-    assert node["t"] == [BEGAN, BEGAN + 10] and node["fields"]["cpu"]["mean"] == [0.5, None]
+    assert node["t"] == [BEGAN, BEGAN + 10, BEGAN + 20] and node["fields"]["cpu"]["mean"] == [0.5, None, None]
 
 
 def test_a_long_run_costs_few_queries(attempt: Attempt) -> None:

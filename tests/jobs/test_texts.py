@@ -12,7 +12,7 @@ from django.utils import translation
 from jobs import services
 from jobs.models import Attempt, JobEvent
 from jobs.templatetags.evenkeel import end_in_words
-from jobs.texts import in_words
+from jobs.texts import filled, in_words
 from workers.contract.states import EndReason, Status
 from workers.contract.texts import Text
 
@@ -51,6 +51,13 @@ def test_words_of_no_language_stand_between_sentences_as_they_are() -> None:
     assert in_words(text, text.said) == f"{CHINESE} OSError: 5"
 
 
+def _nested(depth: int) -> list[Any]:
+    said: list[Any] = ["one"]
+    for _level in range(depth):
+        said = [{"template": TEMPLATE, "values": {"host": said}}]
+    return said
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -65,6 +72,8 @@ def test_words_of_no_language_stand_between_sentences_as_they_are() -> None:
         [{"template": "Nobody %(host)s knows it.", "values": {"host": "x"}}],
         [{"template": "%(host)1000000000d", "values": {"host": 1}}],
         [{"template": "At %(x).2g on %(ranks)s.", "values": {"x": [], "ranks": "r"}}],
+        [{"template": "rank %(rank)d", "values": {"rank": "inf"}}],
+        _nested(400),
     ],
 )
 def test_what_makes_no_sense_is_shown_as_the_host_wrote_it(said: Any) -> None:
@@ -87,3 +96,21 @@ def test_an_end_keeps_its_english_and_is_told_in_chinese(attempt: Attempt, clien
 def test_rows_from_before_have_their_english(attempt: Attempt) -> None:
     attempt.end_detail = "Rank 0 was killed by SIGKILL."
     assert end_in_words(attempt) == "Rank 0 was killed by SIGKILL."
+
+
+@pytest.mark.parametrize(
+    ("template", "values"),
+    [
+        ("%(a)999999999d", {"a": 1}),
+        ("%(a).999999999f", {"a": 1.0}),
+        ("%(a)*d", {"a": 1}),
+        ("%(a)d", {"a": "x"}),
+        ("%(a)d", {"a": float("inf")}),
+        ("%(b)s", {"a": 1}),
+        ("", {}),
+        ("100 %", {}),
+    ],
+)
+def test_a_sentence_that_does_not_fit_together_is_shown_as_it_is(template: str, values: dict[str, Any]) -> None:
+    assert filled(template, values) == template
+    assert filled("%(host)s: %(x)12.3f", {"host": "one", "x": 0.5}) == "one:        0.500"

@@ -176,34 +176,39 @@ class Control(_Frozen):
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class Device(_Frozen):
+class _Beat(_Frozen):
+    # JSON in the database knows no NaN.
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class Device(_Beat):
     index: int = Field(ge=0, lt=2**15)
     kind: Literal["cpu", "gpu"]
     name: str
-    memory_bytes: int
+    memory_bytes: _Count
     compute_capability: str | None = None
 
 
-class DeviceUsage(_Frozen):
+class DeviceUsage(_Beat):
     """Of one GPU; what its driver does not say is None."""
 
     index: int
     utilisation: float | None = Field(None, description="fraction")
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
+    memory_used_bytes: _Count | None = None
+    memory_total_bytes: _Count | None = None
     temperature_c: float | None = None
     power_w: float | None = None
 
 
-class HostUsage(_Frozen):
+class HostUsage(_Beat):
     """Of the whole host, now. What cannot be had is None."""
 
     cpu: float | None = Field(None, description="fraction of all cores since the beat before")
-    memory_available_bytes: int | None = None
+    memory_available_bytes: _Count | None = None
     gpus: list[DeviceUsage] = []
 
 
-class HostBeat(_Frozen):
+class HostBeat(_Beat):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     address: str = Field(max_length=100)
     boot: str = Field(max_length=64, description="changes with every start of the worker")

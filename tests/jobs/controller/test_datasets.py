@@ -121,10 +121,16 @@ def test_an_answer_is_taken_and_the_folder_goes(checks: Checks, asked: Dataset, 
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"number": 1}', b"[]", b"\xff"])
+HUGE = b'{"number": 1, "host": "one", "seconds": 1, "findings": [], "splits": {"train": 9, "dev": 1}, "bytes": 1%s}' % (
+    b"0" * 30
+)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"number": 1}', b"[]", b"\xff", HUGE])
 def test_an_answer_that_makes_no_sense_refuses(checks: Checks, asked: Dataset, folder: Path, body: bytes) -> None:
     seed.host("one")
     checks.run(0)
+    (folder.parents[1] / dataset_key(asked.check_uid)).mkdir(parents=True)
     (folder / RESULT).write_bytes(body)
     checks.run(1)
     asked.refresh_from_db()

@@ -169,7 +169,9 @@ def test_the_model_goes_where_it_may_still_be_in_memory(
     assert sent.all[1:] == [(2, "one")]
 
 
-@pytest.mark.parametrize("body", ["{", '{"number": 1}', "x" * (2**20 + 1)])
+@pytest.mark.parametrize(
+    "body", ["{", '{"number": 1}', "x" * (2**20 + 1), '{"number": 1, "host": "one", "values": {"a": 1e999}}']
+)
 def test_an_answer_that_makes_no_sense_is_an_error_and_in_no_log(
     controller: Trials, asked: Trial, folder: Path, body: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,14 +7,16 @@ from collections.abc import Callable
 
 import pytest
 import redis
+from django.test import Client
 
 from jobs import services
 from jobs.controller.send import spec_of
 from jobs.models import Attempt, Checkpoint, DeviceHold, Evaluation, Host, Job, JobEvent, LogChunk, Placement
 from jobs.steps import read
+from tests.conftest import RedisServer
 from tests.jobs.controller.conftest import FakeHost, FakeSupervisor
 from tests.jobs.records import line
-from workers.contract.messages import CONTROLLER_KEY, TELEMETRY_STREAM, Kind, Request, ack_key
+from workers.contract.messages import CONTROLLER_KEY, TELEMETRY_STREAM, Kind, Request, ack_key, host_key
 from workers.contract.states import EndReason, Status
 
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql_too]
@@ -306,3 +308,38 @@ def test_the_worst_dev_rows_are_kept_and_their_texts_are_in_no_event(
     turn()
     attempt.refresh_from_db()
     assert attempt.worst_rows.step == 8
+
+
+def test_an_environment_that_no_page_can_show_keeps_no_host_from_its_work(
+    attempt: Attempt, host: FakeHost, supervisor: FakeSupervisor, turn: Callable[..., None]
+) -> None:
+    turn()
+    machine = {"cpu": "slot", "memory_bytes": "much", "devices": ["none", {"kind": "cpu", "memory_bytes": [1]}]}
+    supervisor.report("claimed", node=0, host="one", devices=[0], versions="3.3", machine=machine, code=[1])
+    supervisor.event("environment", paddle="3.3", flags=7)
+    supervisor.event("plan", total_steps=10, epochs="many")
+    supervisor.event("plan", total_steps=10, baselines=[0.5])
+    turn()
+    attempt.refresh_from_db()
+    assert attempt.placements.get().claimed_at is not None
+    assert attempt.environment["nodes"]["0"]["machine"]["cpu"] == "slot"
+    assert attempt.environment["trainer"]["paddle"] == "3.3" and attempt.plan == {}
+    browser = Client()
+    browser.force_login(attempt.job.owner)
+    assert "slot" in browser.get(f"/jobs/{attempt.job_id}/").text
+
+
+def test_a_beat_that_no_column_holds_keeps_no_other_host_from_being_heard(
+    host: FakeHost, redis_server: RedisServer, turn: Callable[..., None]
+) -> None:
+    good = redis_server.client().get(host_key("one"))
+    assert isinstance(good, bytes)
+    for number, (old, new) in enumerate(
+        [(b'"cpu":null', b'"cpu":NaN'), (b'"load1":0.5', b'"load1":1e999'), (b"1073741824", b"1" + b"0" * 400)]
+    ):
+        assert old in good
+        name = f"a{number}"
+        redis_server.client().set(host_key(name), good.replace(b'"one"', f'"{name}"'.encode()).replace(old, new))
+    redis_server.client().set(host_key("b"), good.replace(b'"one"', b'"b"').replace(b'"3.11"', b'"3\\u0000"'))
+    turn()
+    assert set(Host.objects.values_list("name", flat=True)) == {"one", "b"}
