@@ -86,14 +86,18 @@ def changes_of(event: PeopleEvent) -> str:
         if event.kind in (PeopleEvent.Kind.LIMITS, PeopleEvent.Kind.DEFAULTS) and name in _LABELS:
             default = "—" if event.kind == PeopleEvent.Kind.DEFAULTS else _("as everybody")
             shown = [default if value is None else limit_value(value, name) for value in (old, new)]
-            parts.append(f"{_LABELS[name]}: {shown[0]} → {shown[1]}")
+            parts.append(_change(_LABELS[name], *shown))
         elif event.kind == PeopleEvent.Kind.UNLOCKED:
             parts.append(f"{_FIELDS[name]} {old}")
         elif event.kind == PeopleEvent.Kind.ADDED:
             parts += [str(_FIELDS[name])] if new else []
         elif name in _FIELDS:
-            parts.append(f"{_FIELDS[name]}: {_shown(old)} → {_shown(new)}")
-    return ", ".join(parts)
+            parts.append(_change(_FIELDS[name], _shown(old), _shown(new)))
+    return _(", ").join(parts)
+
+
+def _change(what: Any, old: str, new: str) -> str:
+    return _("%(what)s: %(detail)s") % {"what": what, "detail": f"{old} → {new}"}
 
 
 def _shown(value: Any) -> str:
