@@ -99,9 +99,9 @@ def _checkpoint_published(attempt: Attempt, rank: int, line: Line, count: int) -
         step=line["step"],
         defaults={
             "applied": line["applied"],
-            "key": _key(line["key"]),
-            "bytes": line["bytes"],
-            "files": line["files"],
+            "key": _key(attempt, "checkpoints", line["key"]),
+            "bytes": _size(line["bytes"]),
+            "files": _files(line["files"]),
             "good": bool(line["good"]),
             "removed_at": None,
         },
@@ -113,7 +113,12 @@ def _artifact_published(attempt: Attempt, rank: int, line: Line, count: int) -> 
     Artifact.objects.update_or_create(
         attempt=attempt,
         name=line["name"],
-        defaults={name: line[name] for name in ("bytes", "sha256", "files")} | {"key": _key(line["key"])},
+        defaults={
+            "key": _key(attempt, "artifacts", line["key"]),
+            "bytes": _size(line["bytes"]),
+            "sha256": line["sha256"],
+            "files": _files(line["files"]),
+        },
     )
     return _event(attempt, rank, line, f"“{line['name']}” is ready for download.") | {"artifacts"}
 
@@ -434,9 +439,23 @@ def _who(rank: int) -> str:
     return f"rank {rank}" if rank >= 0 else "supervisor"
 
 
-def _key(key: Any) -> str:
-    """A folder below STORAGE_ROOT; what a host says must not lead out of it."""
+def _key(attempt: Attempt, kind: str, key: Any) -> str:
+    """A folder of this attempt's below STORAGE_ROOT: with the job it is removed, and what is anybody else's must stay."""
     text = str(key)
-    if not text or text.startswith("/") or ".." in text.split("/") or "\0" in text:
-        raise ValueError(f"key {text[:100]!r} is not a path below the storage")
+    parts = text.split("/")
+    if parts[:2] != [kind, attempt.uid] or len(parts) < 3 or {"", ".", ".."} & set(parts) or "\0" in text:
+        raise ValueError(f"key {text[:100]!r} is no folder of this attempt's {kind}")
     return text
+
+
+def _size(size: Any) -> int:
+    if type(size) is not int or size < 0:
+        raise ValueError(f"{str(size)[:40]!r} is no size")
+    return size
+
+
+def _files(files: Any) -> dict[str, Any]:
+    """What storage is counted from."""
+    for file in files.values():
+        _size(file["bytes"])
+    return dict(files)

@@ -11,7 +11,7 @@ from django.test import Client
 
 from jobs import services
 from jobs.controller.send import spec_of
-from jobs.models import Attempt, Checkpoint, DeviceHold, Evaluation, Host, Job, JobEvent, LogChunk, Placement
+from jobs.models import Artifact, Attempt, Checkpoint, DeviceHold, Evaluation, Host, Job, JobEvent, LogChunk, Placement
 from jobs.steps import read
 from tests.conftest import RedisServer
 from tests.jobs.controller.conftest import FakeHost, FakeSupervisor
@@ -69,9 +69,10 @@ def test_from_the_queue_to_the_end(
     assert (odd.step, odd.data["what"]) == (3, "loss nan")
 
     supervisor.event("evaluation", step=4, applied=2, epoch=0, metrics={"accuracy": "nan"}, seconds=1.5, best=True)
-    published = {"key": "checkpoints/a/4", "bytes": 10, "files": {"model": 10}, "good": True}
+    published = {"key": f"checkpoints/{attempt.uid}/4", "bytes": 10, "files": {"m": {"bytes": 10}}, "good": True}
     supervisor.report("checkpoint_published", step=4, applied=2, **published)
-    supervisor.report("artifact_published", name="model", key="artifacts/a/model", bytes=3, sha256="0" * 64, files={})
+    key = f"artifacts/{attempt.uid}/model"
+    supervisor.report("artifact_published", name="model", key=key, bytes=3, sha256="0" * 64, files={})
     supervisor.report("rank_exit", rank=0, pid=99, exit_code=0, signal=None, first=False)
     supervisor.end(detail="All epochs are done.")
     supervisor.complete()
@@ -223,7 +224,7 @@ def test_a_drained_attempt_goes_on_in_a_successor_from_its_newest_checkpoint(
     turn()
     control = supervisor.control()
     assert control is not None and control.leave == Request.DRAIN
-    published = {"key": "checkpoints/a/9", "bytes": 1, "files": {"a": 1}, "good": True}
+    published = {"key": f"checkpoints/{supervisor.uid}/9", "bytes": 1, "files": {"a": {"bytes": 1}}, "good": True}
     supervisor.report("checkpoint_published", step=9, applied=8, **published)
     supervisor.end("drained")
     supervisor.complete()
@@ -343,3 +344,26 @@ def test_a_beat_that_no_column_holds_keeps_no_other_host_from_being_heard(
     redis_server.client().set(host_key("b"), good.replace(b'"one"', b'"b"').replace(b'"3.11"', b'"3\\u0000"'))
     turn()
     assert set(Host.objects.values_list("name", flat=True)) == {"one", "b"}
+
+
+def test_nothing_is_published_in_folders_of_others_or_in_numbers_that_are_none(
+    attempt: Attempt, host: FakeHost, supervisor: FakeSupervisor, turn: Callable[..., None]
+) -> None:
+    turn()
+    supervisor.run()
+    mine = f"artifacts/{attempt.uid}"
+    keys = ["datasets/reviews", "artifacts", mine, f"{mine}/", f"{mine}/../b", "artifacts/b/model", f"/{mine}/model"]
+    for key in (*keys, f"checkpoints/{attempt.uid}/model"):
+        supervisor.report("artifact_published", name="model", key=key, bytes=3, sha256="", files={})
+    for wrong in (
+        {"bytes": -1},
+        {"bytes": "3"},
+        {"files": [1]},
+        {"files": {"a": {}}},
+        {"files": {"a": {"bytes": 1.5}}},
+    ):
+        said = {"name": "model", "key": f"{mine}/model", "bytes": 3, "sha256": "", "files": {}} | wrong
+        supervisor.report("artifact_published", **said)
+    turn()
+    assert JobEvent.objects.filter(kind="not_applied").count() == len(keys) + 6
+    assert not Artifact.objects.exists()
