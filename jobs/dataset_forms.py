@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from jobs.models import Dataset
 from workers.contract.datasets import Kind, Reading, SequenceReading
+from workers.contract.fields import CONTROL
 
 Choices = list[tuple[str, str | Promise]]
 
@@ -40,6 +41,12 @@ class SourceForm(forms.Form):
     dev_path = forms.CharField(required=False, max_length=1000)
     paddlenlp = forms.RegexField(r"^[A-Za-z0-9_-]{1,100}$", required=False)
     announced = forms.CharField(required=False, max_length=2000)
+
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        if CONTROL.search(name):
+            raise forms.ValidationError(_("Must not contain control characters."))
+        return name
 
     def clean_announced(self) -> list[tuple[str, str, int]]:
         given = self.cleaned_data["announced"]

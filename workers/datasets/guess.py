@@ -41,7 +41,8 @@ def sequences(look: Look, *, asked: bool = False) -> SequenceReading | None:
     id_column, order_column = _first(ID_NAMES, names), _first(ORDER_NAMES, names)
     if asked and not id_column:
         # Names are most often no numbers.
-        id_column = next((column for column in look.columns if not all(map(_is_number, values[column]))), "")
+        others = [column for column in look.columns if column != order_column]
+        id_column = next((column for column in others if not all(map(_is_number, values[column]))), "")
     if asked and id_column and not target_column:
         target_column = _constant_within(id_column, order_column, values)
     known = {id_column, order_column, target_column, _first(_SPLIT_NAMES, names)}
@@ -61,7 +62,7 @@ def sequences(look: Look, *, asked: bool = False) -> SequenceReading | None:
     numbered = [column for column in numeric if re.fullmatch(r".*\d", column)]
     if len(numbered) >= FEWEST_STEPS and len({re.sub(r"\d+$", "", column) for column in numbered}) == 1:
         return SequenceReading(layout="columns", features=numbered, **common)
-    if id_column and numeric:
+    if numeric and (id_column or asked):
         return SequenceReading(layout="steps", order_column=order_column, features=numeric, **common)
     return None
 

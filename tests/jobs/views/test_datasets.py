@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,18 @@ def test_what_cannot_be_uploaded_is_said_at_its_field(
     assert response.status_code == 422
     assert said in response.json()["errors"][field]
     assert not Dataset.objects.exists()
+
+
+def test_a_collection_of_paddlenlp_is_described_with_what_its_page_has(people: People) -> None:
+    people.owner.post("/datasets/new/", {"source": "paddlenlp", "name": "reviews", "paddlenlp": "chnsenticorp"})
+    url = f"/datasets/{Dataset.objects.get().pk}/describe/"
+    inputs = re.findall(r'<input [^>]*name="([^"]+)"[^>]* value="([^"]*)"', people.owner.get(url).text)
+    assert people.owner.post(url, dict(inputs)).status_code == 302
+    assert Dataset.objects.get().state == State.CHECKING
+
+
+def test_a_name_has_no_control_characters(people: People) -> None:
+    assert begin(people.owner, name="a\x07b").json()["errors"] == {"name": "Must not contain control characters."}
 
 
 def test_a_user_has_so_much_room_and_staff_has_more(people: People, settings: Any, dataset: Dataset) -> None:

@@ -160,6 +160,10 @@ def test_whoever_says_that_they_are_sequences_gets_a_guess_under_any_names() -> 
     how = guess.sequences(seen, asked=True)
     assert how is not None
     assert (how.id_column, how.features, how.target, how.target_column) == ("account", ["amount"], "number", "mean")
+    # A time says in which order they are, not of which sequence.
+    seen = look(io.BytesIO(b"time,price\n" + b"".join(b"2024-01-0%d,%d\n" % (i, i) for i in range(1, 9))), "rows.csv")
+    how = guess.sequences(seen, asked=True)
+    assert how is not None and (how.id_column, how.order_column, how.features) == ("", "time", ["price"])
 
 
 def test_a_description_that_cannot_work_is_refused_in_words() -> None:
