@@ -233,7 +233,9 @@ def _take_steps(attempt: Attempt, cursor: Cursor, body: bytes) -> set[str]:
     state, lines = orjson.dumps(cursor.state), cursor.lines
     try:
         with transaction.atomic():
-            return steps.apply(attempt, cursor, body)
+            changed = steps.apply(attempt, cursor, body)
+            orjson.dumps(cursor.state)  # what its column could not hold shows here, and not for all attempts at once
+            return changed
     except Exception as error:
         if _is_the_databases(error):
             raise
