@@ -134,7 +134,7 @@ document.addEventListener("input", (event) => {
   if (form) keepDraft(form, false);
 });
 document.addEventListener("submit", (event) => {
-  if (!event.defaultPrevented && event.target.matches("form[data-draft]")) keepDraft(event.target, true);
+  if (!event.defaultPrevented && event.target.matches("form[data-draft]")) keepDraft(event.target, event.submitter?.value !== "yaml");
 });
 
 function offerDraft() {
@@ -146,10 +146,11 @@ function offerDraft() {
     // Sent, and now another page is here: it has arrived.
     if (others || (draft.sent && !form && !failed)) sessionStorage.removeItem(key);
   }
+  // A form that came back from the server has in it what was typed. (form.dataset would be the field of that name.)
+  if (form?.hasAttribute("data-posted")) return keepDraft(form, false);
   const offer = document.getElementById("draft");
   const kept = form && sessionStorage.getItem(keyOf(form));
-  // A form that came back from the server has in it what was typed. (form.dataset would be the field of that name.)
-  if (!offer || !kept || form.hasAttribute("data-posted")) return;
+  if (!offer || !kept) return;
   offer.hidden = false;
   offer.querySelector("[data-restore]").addEventListener("click", () => {
     const [name, value] = form.getAttribute("data-draft").split("=");
