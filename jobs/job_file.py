@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ KEYS = {
     "anyway": bool,
 }
 MOST_BYTES = 64 * 1024
+# YAML can say these by escapes; no page and no database can hold them.
+_NEVER = re.compile(r"[\x00\ud800-\udfff]")
 DEEPEST = 12
 
 
@@ -177,6 +180,9 @@ def _look_at(text: str) -> None:
     """Refuses what could grow or sink: aliases and depth. The parser's events come one by one, before anything is built."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.ScalarEvent) and _NEVER.search(event.value):
+            values = {"line": _at(event).line + 1, "text": _("Must not contain control characters.")}
+            raise services.Refused({"": _("Line %(line)d: %(text)s") % values})
         if isinstance(event, yaml.AliasEvent):
             raise yaml.MarkedYAMLError(problem=_("aliases (*) are not allowed"), problem_mark=_at(event))
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

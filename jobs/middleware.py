@@ -36,6 +36,13 @@ class AccountMiddleware(MiddlewareMixin):
             translation.activate(language)
             request.LANGUAGE_CODE = translation.get_language()
 
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        """What somebody sees who has logged in is nobody else's, and is asked for again."""
+        user = getattr(request, "user", None)
+        if user is not None and user.is_authenticated and not response.has_header("Cache-Control"):
+            response["Cache-Control"] = "private, no-cache"
+        return response
+
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> HttpResponse | None:
         if not request.user.is_authenticated or not people.account_of(request.user).must_change_password:
             return None

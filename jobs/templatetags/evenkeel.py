@@ -274,7 +274,15 @@ _FIELDS = {
 
 @register.filter
 def in_words(event: JobEvent) -> str:
-    """One line for an event. Words of a host's own, such as an exception, are shown as they are."""
+    """One line for an event. What a host wrote is not always what it should be: then its kind, and its English, must do."""
+    try:
+        return _in_words(event)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        return capfirst(event.message or event.kind.replace("_", " "))
+
+
+def _in_words(event: JobEvent) -> str:
+    """Words of a host's own, such as an exception, are shown as they are."""
     data = event.data or {}
     said = texts.in_words(event.message, data.get("said"))
     match event.kind:

@@ -37,3 +37,16 @@ def test_a_loss_scale_names_the_ranks_that_overflowed_where_that_is_known(attemp
     scale = {"kind": "scale", "step": 3, "old": 1024.0, "new": 512.0}
     assert in_words(told(attempt, **scale)).endswith("2⁹")
     assert in_words(told(attempt, **scale, ranks=[1])).endswith("2⁹; overflowed on rank 1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "scale", "old": {}, "new": 1},
+        {"kind": "scale", "old": 2, "new": 1, "ranks": True},
+        {"kind": "rewind", "why": True, "to_step": "x"},
+        {"kind": "spike", "value": [], "sigmas": {}, "mean": "nan"},
+    ],
+)
+def test_an_event_of_nonsense_is_still_a_line(attempt: Attempt, line: dict[str, Any]) -> None:
+    assert in_words(told(attempt, step=7, **line))

@@ -127,3 +127,10 @@ def test_the_language_of_one_request_does_not_stay_for_the_next(people: People, 
     people.owner.post("/language/", {"language": "zh-hans", "next": "/"})
     people.owner.get("/")
     assert '<html lang="en">' in people.other.get("/", headers={"accept-language": "en"}).text
+
+
+def test_no_cache_keeps_what_somebody_sees_who_has_logged_in(people: People) -> None:
+    for page in ("/", "/storage/", "/nothing-here/"):
+        assert people.owner.get(page)["Cache-Control"] == "private, no-cache"
+    assert "no-store" in people.owner.get("/account/password/")["Cache-Control"]
+    assert people.anonymous.get("/readyz").get("Cache-Control") != "private, no-cache"

@@ -78,6 +78,8 @@ def test_the_form_saves_the_same_file(people: People, dataset: Dataset) -> None:
         ("name: 2026-13-45\n", "is not YAML"),
         ("name: x\n" + "#" * MOST_BYTES, "A job file has at most 64 KiB."),
         ("name: \x00", "not YAML"),
+        ('recipe: x\nname: "a\\ud800"\n', "Line 2: Must not contain control characters."),
+        ('name: x\n"\\0": x\n', "Line 2: Must not contain control characters."),
     ],
 )
 def test_a_bad_file_is_refused_with_its_lines_and_stays_to_be_mended(
