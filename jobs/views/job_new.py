@@ -20,6 +20,7 @@ from jobs.forms import SettingsForm
 from jobs.models import Dataset, Job
 from jobs.views.rows import Asked, attempt_of, job_for, whole_number
 from workers.contract.checks import Finding
+from workers.contract.presets import Preset
 from workers.recipes.registry import RECIPES, Recipe
 
 MODES = ("basic", "full")
@@ -186,10 +187,21 @@ def _form(request: Asked, draft: Draft, *, fill: bool) -> SettingsForm:
         draft.recipe,
         data=data,
         initial=draft.settings,
-        preset=draft.recipe.preset((data or request.GET).get("preset")),
+        preset=draft.recipe.preset((data or request.GET).get("preset") or _nearest(draft)),
         fill=fill,
         offers={"model.job": models_on_offer(request)},
     )
+
+
+def _nearest(draft: Draft) -> str | None:
+    """The preset that most values of settings from elsewhere are those of."""
+
+    def differences(preset: Preset) -> int:
+        own = draft.settings or {}
+        parts = [(name.partition("."), value) for name, value in preset.values.items()]
+        return sum(own.get(group, {}).get(key) != value for (group, _dot, key), value in parts)
+
+    return min(draft.recipe.presets, key=differences).name if draft.settings and draft.recipe.presets else None
 
 
 def _dataset(request: Asked, draft: Draft) -> Dataset | None:

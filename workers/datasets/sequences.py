@@ -467,7 +467,12 @@ def _measure(found: Found, codes: Numbers, findings: Findings) -> dict[str, Any]
         if np.ptp(targets[of["train"]]) == 0:
             findings.found_warning("All training sequences have the same target: there is nothing to learn.")
     short = np.flatnonzero(lengths < 2)
-    if len(short):
+    if len(short) == len(lengths) and statistics["target"] == "none":
+        findings.found_error(
+            "Nothing belongs to the sequences, and each has one time step: there is nothing to predict. Is the right column "
+            "chosen as the name of the sequence?"
+        )
+    elif len(short):
         findings.found_note(
             "Sequences of one time step, which have no next value to predict: %(count)d.",
             found.refs(short),

@@ -298,3 +298,22 @@ def test_what_it_needs_is_estimated_or_said_to_be_unknown(people: People, datase
     )
     unknown = check(model__source="folder", model__folder="my-own")
     assert "is not known for this model; a dry run measures it" in unknown
+
+
+def test_a_blank_form_begins_with_the_first_preset_of_its_recipe_and_misses_a_name(people: People) -> None:
+    page = people.owner.get(URL, {"recipe": "sequences"}).text
+    assert "Difference to the preset “Recurrent”" in page and '<tr class="changed">' not in page
+    assert "Still to be given: a name, a dataset." in page and "Nothing speaks against it." not in page
+
+
+def test_a_clone_is_compared_with_the_preset_that_it_is_nearest_to(people: People, dataset: Dataset) -> None:
+    scratch = recipe("text_classification").preset("scratch")
+    assert scratch is not None
+    changes = {name.replace(".", "__"): shown(value) for name, value in scratch.values.items()}
+    people.owner.post(URL, filled(dataset, **changes | {"clipping__max_norm": "4"}))
+    page = people.owner.get(URL, {"clone": str(Job.objects.get().pk)}).text
+    assert "Difference to the preset “From scratch”" in page and page.count('<tr class="changed">') == 1
+
+
+def test_a_part_of_the_form_is_told_that_nobody_is_logged_in(client: Client, db: None) -> None:
+    assert client.post(URL, {"do": "check"}, headers={"HX-Request": "true"}).status_code == 401

@@ -53,6 +53,12 @@ def test_time_steps_are_put_in_order_by_a_number_or_a_time(checked: Any, tmp_pat
     assert found(doubtful)[warning] == [2, 4, 6, 8, 10, 12, 14, 16]
 
 
+def test_single_time_steps_to_which_nothing_belongs_are_refused(checked: Any) -> None:  # noqa: F811
+    body = "t,x\n" + "".join(f"2026-01-{day:02d},{day}\n" for day in range(1, 30))
+    outcome = checked(body, reading=reading(SequenceReading(id_column="t", features=["x"])))
+    assert not outcome.fit and any("there is nothing to predict" in text for text in found(outcome))
+
+
 def test_columns_are_the_time_steps_and_blanks_at_the_end_make_a_sequence_shorter(
     checked: Any,  # noqa: F811
     tmp_path: Path,
