@@ -42,6 +42,7 @@ def test_from_a_time_limit_and_a_note_to_the_end_of_a_job(site: Site, person: Us
     page.get_by_label("Tags").fill("first")
     page.get_by_role("button", name="Save").click()
     expect(page.locator("#notes .notes")).to_have_text("to be deleted")
+    expect(page.locator("#status .tag")).to_have_text("first")
 
     seed.end(attempt, EndReason.COMPLETED)
     page.goto("/?tag=first")
