@@ -18,9 +18,11 @@ TITLES: dict[str, str | Promise] = {
     "classification/majority": gettext_lazy("Always the commonest label"),
     "classification/summaries": gettext_lazy("Logistic regression on a few numbers per sequence"),
     "next_value/median": gettext_lazy("Next value: always the median"),
+    "number/median": gettext_lazy("Always the median number"),
+    "number/ridge_on_characters": gettext_lazy("Linear regression on single characters"),
     "next_value/last_value": gettext_lazy("Next value: the same as the last"),
 }
-ERRORS = ("regression", "next_value")
+ERRORS = ("regression", "next_value", "number")
 
 
 @dataclass(frozen=True)
@@ -48,4 +50,6 @@ def for_goal(dataset: Dataset, goal: str) -> dict[str, float]:
     values = dataset.statistics.get("baselines") or {}
     if goal == "next_value":
         return {}
+    if dataset.kind == Dataset.Kind.NUMBERS:
+        goal = "number"
     return {name.rpartition("/")[2]: value for name, value in values.items() if name.rpartition("/")[0] == goal}

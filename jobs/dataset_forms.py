@@ -161,6 +161,12 @@ class TextsForm(_DescriptionForm):
     label_column = forms.CharField(
         max_length=100, label=gettext_lazy("Label column"), help_text=gettext_lazy("What it is to say.")
     )
+    text_b_column = forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Second text column"),
+        help_text=gettext_lazy("Of pairs of texts, such as two questions. Usually none."),
+    )
     weight_column = forms.CharField(
         max_length=100,
         required=False,
@@ -168,9 +174,10 @@ class TextsForm(_DescriptionForm):
         help_text=gettext_lazy("A number per row that its loss is multiplied with. Usually none."),
     )
     template = "datasets/describe_texts.html"
-    KIND = "texts"
+    KIND: ClassVar[Kind] = "texts"
     COLUMNS = {
         "text_column": gettext_lazy("text"),
+        "text_b_column": gettext_lazy("second text"),
         "label_column": gettext_lazy("label"),
         "split_column": gettext_lazy("split"),
         "weight_column": gettext_lazy("weight"),
@@ -188,7 +195,27 @@ class TextsForm(_DescriptionForm):
         cleaned = super().clean() or {}
         if cleaned.get("text_column") and cleaned.get("text_column") == cleaned.get("label_column"):
             self.add_error("label_column", _("The label cannot be in the column of the text."))
+        second = cleaned.get("text_b_column")
+        if second and second in (cleaned.get("text_column"), cleaned.get("label_column")):
+            self.add_error("text_b_column", _("The second text needs a column of its own."))
         return cleaned
+
+
+class NumbersForm(TextsForm):
+    label_column = forms.CharField(
+        max_length=100,
+        label=gettext_lazy("Number column"),
+        help_text=gettext_lazy("What the model is to say of a text."),
+    )
+    weight_column = None  # type: ignore[assignment]  # of texts with labels only
+    template = "datasets/describe_numbers.html"
+    KIND: ClassVar[Kind] = "numbers"
+    COLUMNS = {
+        "text_column": gettext_lazy("text"),
+        "text_b_column": gettext_lazy("second text"),
+        "label_column": gettext_lazy("number"),
+        "split_column": gettext_lazy("split"),
+    }
 
 
 class SequencesForm(_DescriptionForm):
@@ -294,7 +321,9 @@ class SequencesForm(_DescriptionForm):
         return super().reading().model_copy(update={"sequences": SequenceReading(**given)})
 
 
-FORMS: dict[str, type[TextsForm] | type[SequencesForm]] = {form.KIND: form for form in (TextsForm, SequencesForm)}
+FORMS: dict[str, type[TextsForm] | type[SequencesForm]] = {
+    form.KIND: form for form in (TextsForm, NumbersForm, SequencesForm)
+}
 
 
 def _in_full(typed: str, columns: list[str]) -> list[str]:

@@ -378,6 +378,7 @@ def register(
     shared: bool = False,
     description: str = "",
     text_column: str = "text",
+    text_b_column: str = "",
     label_column: str = "label",
     kind: Kind = "texts",
     sequences: dict[str, Any] | None = None,
@@ -401,8 +402,8 @@ def register(
     except Unreadable as error:
         raise Unfit([f"{sources[0].name}: {error}"]) from None
     chosen: dict[str, Any] = {"kind": kind, "split_column": "", "dev_fraction": dev_fraction, "seed": seed}
-    if kind == "texts":
-        chosen |= {"text_column": text_column, "label_column": label_column}
+    if kind in ("texts", "numbers"):
+        chosen |= {"text_column": text_column, "text_b_column": text_b_column, "label_column": label_column}
     else:
         how = guessed_sequences(seen).model_dump() | (sequences or {})
         chosen["sequences"] = SequenceReading.model_validate(how)

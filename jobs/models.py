@@ -87,6 +87,7 @@ class Dataset(models.Model):
         """Of what it is made; a recipe takes one kind (workers/contract/datasets.py)."""
 
         TEXTS = "texts", _("texts with labels")
+        NUMBERS = "numbers", _("texts with numbers")
         SEQUENCES = "sequences", _("numeric sequences")
 
     name = models.CharField(_("name"), max_length=100)

@@ -61,7 +61,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='dataset',
             name='kind',
-            field=models.CharField(choices=[('texts', 'texts with labels'), ('sequences', 'numeric sequences')], default='texts', max_length=20, verbose_name='kind'),
+            field=models.CharField(choices=[('texts', 'texts with labels'), ('numbers', 'texts with numbers'), ('sequences', 'numeric sequences')], default='texts', max_length=20, verbose_name='kind'),
         ),
         migrations.AddField(
             model_name='host',

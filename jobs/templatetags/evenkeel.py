@@ -170,6 +170,8 @@ _METRICS = {
     "mae": "MAE",
     "rmse": "RMSE",
     "r2": "R²",
+    "pearson": gettext_lazy("Pearson's r"),
+    "spearman": gettext_lazy("Spearman's ρ"),
 }
 
 

@@ -210,9 +210,11 @@ def share_longer(lengths: dict[str, int], limit: int) -> float | None:
 
 def columns_are_there(settings: Any, facts: Facts) -> Iterator[Finding]:
     columns = facts.dataset.columns if facts.dataset else ()
-    for name in ("text_column", "label_column", "weight_column"):
-        column = getattr(settings.data, name)
-        if columns and column is not None and column not in columns:
+    for name in ("text_column", "text_b_column", "label_column", "weight_column"):
+        column = getattr(settings.data, name, None)
+        if name == "text_b_column" and column == "text_b":
+            continue  # the default, which not every dataset has
+        if columns and column and column not in columns:
             yield Finding(
                 "The dataset has no column “%(column)s”; it has: %(columns)s.",
                 "error",

@@ -37,7 +37,7 @@ class _Frozen(BaseModel):
 
 # What a dataset is made of; a recipe names the one that it trains on (`Recipe.dataset_kind`), and workers/datasets/ has a
 # module for each that checks its rows.
-Kind = Literal["texts", "sequences"]
+Kind = Literal["texts", "numbers", "sequences"]
 
 
 class SequenceReading(_Frozen):
@@ -61,7 +61,8 @@ class SequenceReading(_Frozen):
 
 
 class Reading(_Frozen):
-    """How the files are read: form, columns, labels, split. What is written of texts has the columns “text” and “label”."""
+    """How the files are read: form, columns, labels, split. What is written of texts has the columns “text” and “label”, and
+    “text_b” where they are pairs."""
 
     kind: Kind = "texts"
     format: Literal["table", "jsonl"] = "jsonl"
@@ -70,6 +71,9 @@ class Reading(_Frozen):
     header: bool = Field(True, description="the first row has the names of the columns; without, they are 1, 2 …")
     encoding: Literal["utf-8", "gb18030"] = "utf-8"
     text_column: str = Field("text", min_length=1, max_length=100)
+    text_b_column: str = Field(
+        "", max_length=100, description="the second text of pairs, written as “text_b”; empty: none"
+    )
     label_column: str = Field("label", min_length=1, max_length=100)
     weight_column: str = Field("", max_length=100)
     split_column: str = Field("", max_length=100)

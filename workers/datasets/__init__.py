@@ -5,6 +5,7 @@ parsing.py     files → rows, whatever is wrong with them, one by one or many a
 guess.py       whether the first rows look like numeric sequences, and how they would be read
 checking.py    the entry: a function per kind of dataset
 texts.py       rows of texts with labels → findings, statistics, splits
+numbered.py    the same of texts with numbers
 sequences.py   the same of numeric sequences
 findings.py    what a check finds and makes
 splits.py      train.jsonl and dev.jsonl, written once; rows from all over them

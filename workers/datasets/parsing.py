@@ -421,6 +421,11 @@ def _refuse_by(head: bytes) -> None:
 # --- a look at the beginning -----------------------------------------------------------------
 
 TEXT_NAMES = ("text", "text_a", "sentence", "review", "content", "文本", "评论", "内容")
+SECOND_NAMES = ("text_b", "text_pair", "sentence2", "sentence_b", "hypothesis", "question2")
+_FIRST_OF_PAIRS = {
+    "text_b": "text_a", "text_pair": "text", "sentence2": "sentence1", "sentence_b": "sentence_a",
+    "hypothesis": "premise", "question2": "question1",
+}  # fmt: skip
 LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "标签", "类别")
 SPLIT_NAMES = ("split", "set", "partition", "数据集", "划分")
 
@@ -466,6 +471,11 @@ def look(file: BinaryIO, name: str, reading: Reading | None = None) -> Look:
             hit = next((names[one] for one in known if one in names), "")
             if hit:
                 chosen[field_name] = hit
+        second = next((one for one in SECOND_NAMES if one in names), "")
+        if second:
+            chosen["text_b_column"] = names[second]
+            if (first := _FIRST_OF_PAIRS[second]) in names:
+                chosen["text_column"] = names[first]
         guess = guess.model_copy(update=chosen)
     return Look(guess, list(columns), found, problems[:PREVIEW_ROWS])
 

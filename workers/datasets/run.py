@@ -36,7 +36,11 @@ NICE = 15
 _EXTRA_S = 300
 _PR_SET_PDEATHSIG = 1
 # Of each kind of dataset the recipe that knows what a simple model reaches, and what the first batch looks like.
-_RECIPES = {"texts": "workers.recipes.text_classification", "sequences": "workers.recipes.sequences"}
+_RECIPES = {
+    "texts": "workers.recipes.text_classification",
+    "numbers": "workers.recipes.text_regression",
+    "sequences": "workers.recipes.sequences",
+}
 
 
 class _Beats:

@@ -63,10 +63,15 @@ def samples(first: list[list[bytes]]) -> dict[str, list[dict[str, str]]]:
     for split, lines in zip(SPLITS, first, strict=True):
         rows = [json.loads(line) for line in lines]
         shown[split] = [
-            {"text": printable(row["text"], SAMPLE_CHARACTERS), "label": printable(str(row["label"]), 200)}
+            {"text": printable(_text(row), SAMPLE_CHARACTERS), "label": printable(str(row["label"]), 200)}
             for row in rows
         ]
     return shown
+
+
+def _text(row: dict[str, Any]) -> str:
+    second = row.get("text_b")
+    return f"{row['text']} ||| {second}" if isinstance(second, str) else str(row["text"])
 
 
 def evenly(split: Path, most: int) -> tuple[list[dict[str, Any]], int]:

@@ -1,4 +1,4 @@
-"""Texts with a label each: their rows, split, findings and statistics."""
+"""Texts, or pairs of texts, with a label each: their rows, split, findings and statistics."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ IMBALANCE = 20
 HISTOGRAM_BINS = 24
 # A block in which something is not plain is halved so far, then its rows are looked at one by one.
 FEW_ROWS = 32
-_DEV = {"dev", "valid", "validation", "val", "eval", "验证", "验证集", "开发集"}
-_TRAIN = {"train", "training", "训练", "训练集"}
-_TEST = {"test", "testing", "测试", "测试集"}
+DEV_NAMES = {"dev", "valid", "validation", "val", "eval", "验证", "验证集", "开发集"}
+TRAIN_NAMES = {"train", "training", "训练", "训练集"}
+TEST_NAMES = {"test", "testing", "测试", "测试集"}
 # What tables have where a value is missing.
 _LONGEST_MISSING = len("infinity")
 _MISSING = re.compile(r"(nan|null|none|n/a|na|#n/a|inf|-inf|infinity)", re.IGNORECASE)
@@ -145,25 +145,28 @@ class _Rows:
         reading, count = self.reading, len(block)
         if reading.weight_column and reading.weight_column in (
             reading.text_column,
+            reading.text_b_column,
             reading.label_column,
             reading.split_column,
             "text",
             "label",
+            "text_b",
         ):
             return False
         try:
             texts = block.column(reading.text_column)
+            seconds = block.column(reading.text_b_column) if reading.text_b_column else []
             labels = block.column(reading.label_column)
             weights = block.column(reading.weight_column) if reading.weight_column else None
             said = block.column(reading.split_column) if reading.split_column else None
             # Columns that are not there, faults of JSON that no field of a table can have, empty texts, missing values.
-            if set(map(type, texts)) != {str} or set(map(type, labels)) - {str, int}:
+            if set(map(type, texts + seconds)) != {str} or set(map(type, labels)) - {str, int}:
                 return False
-            stripped = list(map(str.strip, texts))
+            stripped = list(map(str.strip, texts + seconds))
             shortest = min(map(len, stripped))
             if (
                 not shortest
-                or "\0" in "".join(texts)
+                or "\0" in "".join(texts + seconds)
                 or (shortest <= _LONGEST_MISSING and any(map(_MISSING.fullmatch, stripped)))
             ):
                 return False
@@ -172,17 +175,21 @@ class _Rows:
             split_codes = list(map(self._split_codes.__getitem__, said)) if said and not given else None
             numbers = _plain_weights(weights) if weights is not None else None
             token_counts = tokens.count(texts)
+            if seconds:
+                token_counts = token_counts + tokens.count(seconds) - np.uint32(1)  # one mark less
         except (KeyError, ValueError, TypeError, OverflowError):
             return False
-        body = self._body(block, texts, labels, numbers)
+        body = self._body(block, texts, seconds, labels, numbers)
         if body is None:
             return False
         lines.write(body)
         self.count_tokens()
         self.read_rows += count
-        self.hashes.extend(map(hash, texts))
+        self.hashes.extend(map(hash, zip(texts, seconds, strict=True) if seconds else texts))
         self.label_of.extend(label_codes)
-        self.lengths.extend(map(len, texts))
+        self.lengths.extend(
+            map(sum, zip(map(len, texts), map(len, seconds), strict=True)) if seconds else map(len, texts)
+        )
         self.tokens.frombytes(token_counts.tobytes())
         self.number_of.extend(block.numbers)
         self.file_of.frombytes(bytes([file]) * count)
@@ -194,10 +201,11 @@ class _Rows:
             self.weightless.extend(number == 0 for number in numbers)
         return True
 
-    def _body(self, block: Block, texts: list[str], labels: list[Any], weights: list[float] | None) -> bytes | None:
+    def _body(
+        self, block: Block, texts: list[str], seconds: list[str], labels: list[Any], weights: list[float] | None
+    ) -> bytes | None:
         """The lines as `_take` writes them. None if their columns are not yet known."""
-        reading = self.reading
-        chosen = {reading.text_column, reading.label_column, "text", "label"}
+        reading, chosen = self.reading, self._chosen
         if block.objects:
             if not set(map(tuple, block.objects)) <= self._known_columns:
                 return None
@@ -207,6 +215,11 @@ class _Rows:
                 {"text": text, "label": label, **{name: value for name, value in values.items() if name not in chosen}}
                 for text, label, values in zip(texts, labels, block.objects, strict=True)
             ]
+            if seconds:
+                bodies = [
+                    {"text": body.pop("text"), "text_b": second, **body}
+                    for body, second in zip(bodies, seconds, strict=True)
+                ]
             if weights is not None:
                 for body, weight in zip(bodies, weights, strict=True):
                     body[reading.weight_column] = weight
@@ -215,6 +228,9 @@ class _Rows:
             return None
         parts = [map(json.encoder.encode_basestring, texts), map(self._label_lines.__getitem__, labels)]
         form = '{{"text": {}, "label": {}'
+        if seconds:
+            parts.insert(1, map(json.encoder.encode_basestring, seconds))
+            form = '{{"text": {}, "text_b": {}, "label": {}'
         for name in block.columns:
             if name not in chosen:
                 key = json.encoder.encode_basestring(name).replace("{", "{{").replace("}", "}}")
@@ -228,7 +244,18 @@ class _Rows:
     @property
     def _is_kept(self) -> bool:
         """Whether lines of JSON stay as they are: text and label have the names that recipes' settings have by default."""
-        return (self.reading.text_column, self.reading.label_column) == ("text", "label")
+        reading = self.reading
+        return (reading.text_column, reading.label_column) == ("text", "label") and reading.text_b_column in (
+            "",
+            "text_b",
+        )
+
+    @property
+    def _chosen(self) -> set[str]:
+        """Columns that are written by their new names, and those whose names that would take."""
+        reading = self.reading
+        pair = {reading.text_b_column, "text_b"} if reading.text_b_column else set()
+        return {reading.text_column, reading.label_column, "text", "label"} | pair
 
     def conclude(self) -> None:
         if not self.read_rows:
@@ -241,7 +268,13 @@ class _Rows:
     def _take(self, row: Row, file: int, given: str, lines: BinaryIO) -> BadRow | None:
         """Stores the row, or says why not."""
         reading, values, number = self.reading, row.values, row.number
-        for column in (reading.text_column, reading.label_column, reading.weight_column, reading.split_column):
+        for column in (
+            reading.text_column,
+            reading.text_b_column,
+            reading.label_column,
+            reading.weight_column,
+            reading.split_column,
+        ):
             if column and column not in values:
                 shown = ", ".join(map(str, values)) or "—"
                 return problem("Rows without the column “%(column)s”: %(count)d.", number, shown, column=column)
@@ -250,6 +283,13 @@ class _Rows:
             return problem("Rows whose text is no text: %(count)d.", number, f"{text!r:.60}")
         if not text.strip():
             return problem("Rows with an empty text: %(count)d.", number)
+        second = ""
+        if reading.text_b_column:
+            second = values[reading.text_b_column]
+            if not isinstance(second, str):
+                return problem("Rows whose second text is no text: %(count)d.", number, f"{second!r:.60}")
+            if not second.strip():
+                return problem("Rows with an empty second text: %(count)d.", number)
         if label is None or label == "" or (isinstance(label, str) and not label.strip()):
             return problem("Rows without a label: %(count)d.", number)
         if isinstance(label, bool) or not isinstance(label, str | int):
@@ -262,10 +302,11 @@ class _Rows:
             name = values[reading.label_column] = str(label).strip()
         try:
             text.encode("utf-8")
+            second.encode("utf-8")
             name.encode("utf-8")
         except UnicodeEncodeError:
             return problem("Rows with characters that are no Unicode (lone surrogates): %(count)d.", number, text)
-        if "\0" in text or "\0" in name:
+        if "\0" in text or "\0" in second or "\0" in name:
             return problem("Rows with a NUL character: %(count)d.", number, text)
         if name not in self.labels:
             if reading.labels:
@@ -287,11 +328,11 @@ class _Rows:
             split = SPLITS.index(given)
         elif reading.split_column:
             said = str(values[reading.split_column]).strip().lower()
-            if said in _TRAIN:
+            if said in TRAIN_NAMES:
                 split = TRAIN
-            elif said in _DEV:
+            elif said in DEV_NAMES:
                 split = DEV
-            elif said in _TEST:
+            elif said in TEST_NAMES:
                 split = OUT
             else:
                 shown = str(values[reading.split_column])
@@ -299,7 +340,7 @@ class _Rows:
             if isinstance(values[reading.split_column], str) and len(self._split_codes) < MOST_LABELS:
                 self._split_codes[values[reading.split_column]] = split
         label_is_missing = _MISSING.fullmatch(name.strip())
-        if label_is_missing or _MISSING.fullmatch(text.strip()):
+        if label_is_missing or _MISSING.fullmatch(text.strip()) or _MISSING.fullmatch(second.strip()):
             bad = problem("Rows whose text or label looks like a missing value: %(count)d.", number, f"{text} → {name}")
             self.findings.row("warning", bad, self.names[file])
         code = self.labels.setdefault(name, len(self.labels))
@@ -307,10 +348,11 @@ class _Rows:
             # Of a table as it was in the file, with spaces around it.
             self._label_codes[label] = code
             self._label_lines[label] = json.encoder.encode_basestring(name)
-        self.hashes.append(hash(text))
+        self.hashes.append(hash((text, second) if second else text))
         self.label_of.append(code)
-        self.lengths.append(len(text))
-        self._uncounted.append(text)
+        self.lengths.append(len(text) + len(second))
+        # A mark between two texts is one token, as is any plain character.
+        self._uncounted.append(f"{text}.{second}" if second else text)
         if len(self._uncounted) >= 1000:
             self.count_tokens()
         self.number_of.append(number)
@@ -321,9 +363,10 @@ class _Rows:
         before = tuple(values)
         line = row.line
         if not line or not self._is_kept:
-            chosen = {reading.text_column, reading.label_column, "text", "label"}
+            chosen = self._chosen
             rest = {column: value for column, value in values.items() if column not in chosen}
-            values = {"text": text, "label": values[reading.label_column], **rest}
+            pair = {"text_b": second} if second else {}
+            values = {"text": text, **pair, "label": values[reading.label_column], **rest}
             line = self._encode(values).encode("utf-8", "replace")
         if before not in self._known_columns:
             if len(self.columns) < parsing.MOST_COLUMNS:
@@ -453,12 +496,12 @@ def _measure(rows: _Rows, codes: Numbers, findings: Findings) -> dict[str, Any]:
             split: {name: count for name in names if (count := int(counts[split][rows.labels[name]]))}
             for split in SPLITS
         },
-        "text_length": {split: _percentiles(lengths[at]) for split, at in of.items()},
-        "length_histogram": _histogram(lengths, codes, of),
+        "text_length": {split: percentiles(lengths[at]) for split, at in of.items()},
+        "length_histogram": histogram(lengths, codes, of),
         "token_lengths": {
-            "percentiles": {split: _ordered(token_counts[at], 100) for split, at in of.items()},
+            "percentiles": {split: ordered(token_counts[at], 100) for split, at in of.items()},
             "mean": {split: round(float(token_counts[at].mean()), 3) for split, at in of.items()},
-            "histogram": _histogram(token_counts, codes, of),
+            "histogram": histogram(token_counts, codes, of),
         },
         **_weights(rows, of),
         "duplicates": _duplicates(rows, codes, findings),
@@ -473,7 +516,7 @@ def _weights(rows: _Rows, of: dict[str, Numbers]) -> dict[str, Any]:
     return {"weights": {split: {"zero": int(weightless[at].sum())} for split, at in of.items()}}
 
 
-def _histogram(lengths: Numbers, codes: Numbers, of: dict[str, Numbers]) -> dict[str, Any]:
+def histogram(lengths: Numbers, codes: Numbers, of: dict[str, Numbers]) -> dict[str, Any]:
     edges = _edges(lengths[codes != OUT])
     return {
         "edges": edges,
@@ -489,16 +532,16 @@ def _edges(lengths: Numbers) -> list[int]:
     return edges if edges[-1] > longest else [*edges, longest + 1]
 
 
-def _percentiles(lengths: Numbers) -> dict[str, int]:
-    ordered = _ordered(lengths, 100)
-    return dict(zip(("min", "p50", "p90", "p99", "max"), (ordered[p] for p in (0, 50, 90, 99, 100)), strict=True))
+def percentiles(lengths: Numbers) -> dict[str, int]:
+    whole = ordered(lengths, 100)
+    return dict(zip(("min", "p50", "p90", "p99", "max"), (whole[p] for p in (0, 50, 90, 99, 100)), strict=True))
 
 
-def _ordered(lengths: Numbers, parts: int) -> list[int]:
+def ordered(lengths: Numbers, parts: int) -> list[int]:
     """The shortest, the longest, and between them what is longer than 1, 2 … of `parts`."""
-    ordered = np.sort(lengths)
-    last = len(ordered) - 1
-    return [int(ordered[round(last * part / parts)]) for part in range(parts + 1)]
+    in_order = np.sort(lengths)
+    last = len(in_order) - 1
+    return [int(in_order[round(last * part / parts)]) for part in range(parts + 1)]
 
 
 def _duplicates(rows: _Rows, codes: Numbers, findings: Findings) -> dict[str, int]:

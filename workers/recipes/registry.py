@@ -23,6 +23,8 @@ from workers.recipes.sequences.presets import PRESETS as FOR_SEQUENCES
 from workers.recipes.sequences.settings import SequencesSettings
 from workers.recipes.text_classification.presets import PRESETS
 from workers.recipes.text_classification.settings import TextClassificationSettings
+from workers.recipes.text_regression.presets import PRESETS as FOR_NUMBERS
+from workers.recipes.text_regression.settings import TextRegressionSettings
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,22 @@ class Recipe:
 RECIPES: dict[str, Recipe] = {
     "text_classification": Recipe(
         "text_classification",
-        "Text classification (ERNIE)",
+        "Text classification (ERNIE, BERT …)",
         TextClassificationSettings,
         "workers.recipes.text_classification.task",
         presets=PRESETS,
         checks=CLASSIFICATION,
         trial=TrialForm("workers.recipes.text_classification.predict", (TrialField("text", "Text"),)),
+    ),
+    "text_regression": Recipe(
+        "text_regression",
+        "Text regression (ERNIE, BERT …)",
+        TextRegressionSettings,
+        "workers.recipes.text_regression.task",
+        dataset_kind="numbers",
+        presets=FOR_NUMBERS,
+        checks=CLASSIFICATION,
+        trial=TrialForm("workers.recipes.text_regression.predict", (TrialField("text", "Text"),)),
     ),
     "sequences": Recipe(
         "sequences",

@@ -13,7 +13,7 @@ from workers.contract.datasets import SequenceReading
 
 class Command(BaseCommand):
     help = (
-        "Register a dataset: JSON Lines, CSV or TSV with a text and a label in each row, or numeric sequences "
+        "Register a dataset: JSON Lines, CSV or TSV with a text and a label in each row, with a number instead (--kind numbers), or numeric sequences "
         "(--kind sequences; how they are read is guessed, and can be said)."
     )
 
@@ -24,6 +24,7 @@ class Command(BaseCommand):
         parser.add_argument("--shared", action="store_true", help="every user may train on it")
         parser.add_argument("--description", default="")
         parser.add_argument("--text-column", default="text")
+        parser.add_argument("--text-b-column", default="", help="the second text, of pairs")
         parser.add_argument("--label-column", default="label")
         parser.add_argument("--kind", choices=list(FORMS), default="texts")
         of_sequences = parser.add_argument_group("of sequences")
@@ -47,7 +48,9 @@ class Command(BaseCommand):
             owner = User.objects.filter(username=options["owner"]).first()
             if owner is None:
                 raise CommandError(f"There is no user “{options['owner']}”.")
-        names = ("name", "shared", "description", "text_column", "label_column", "kind", "dev_fraction", "seed")
+        names = (
+            "name", "shared", "description", "text_column", "text_b_column", "label_column", "kind", "dev_fraction", "seed",
+        )  # fmt: skip
         how = {name: options[name] for name in SequenceReading.model_fields if options.get(name) is not None}
         if "features" in how:
             how["features"] = [name.strip() for name in how["features"].split(",") if name.strip()]

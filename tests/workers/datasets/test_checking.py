@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,28 @@ def test_a_column_gives_the_split_and_test_rows_are_left_out(checked: Any) -> No
     outcome = checked(body, reading=TABLE.model_copy(update={"split_column": "split"}))
     assert outcome.splits == {"train": 2, "dev": 2}
     assert "Rows of the test split, which are not used: 1." in found(outcome)
+
+
+def test_pairs_are_written_with_a_second_text_and_count_as_one_row(checked: Any, tmp_path: Path) -> None:
+    body = "q1,q2,label\n" + "".join(f"question {i},answer,{'ab'[i % 2]}\n" for i in range(40))
+    pairs = TABLE.model_copy(update={"text_column": "q1", "text_b_column": "q2"})
+    outcome = checked(body, reading=pairs)
+    assert outcome.fit and outcome.columns == ["label", "text", "text_b"]
+    assert lines(tmp_path, "train")[0] == {"text": "question 0", "text_b": "answer", "label": "a"}
+    assert outcome.statistics["samples"]["train"][0]["text"] == "question 0 ||| answer"
+    # [CLS] 9 characters [SEP] 6 characters [SEP]
+    assert outcome.statistics["token_lengths"]["percentiles"]["train"][0] == 9 + 6 + 3
+    assert outcome.statistics["text_length"]["train"]["min"] == len("question 0answer")
+    assert not any("occurs earlier" in finding.text for finding in outcome.findings)
+    same = checked(body + "question 0,answer,b\nquestion 0,other,b\n", reading=pairs)
+    assert "Rows whose text has another label elsewhere: 1." in found(same)
+    assert found(checked(body + "question 0,,b\n", reading=pairs)) == {"Rows with an empty second text: 1.": [42]}
+
+
+def test_the_columns_of_pairs_are_guessed_by_their_names() -> None:
+    body = b"sentence1,sentence2,label\na,b,1\n"
+    reading = parsing.look(io.BytesIO(body), "pairs.csv").reading
+    assert (reading.text_column, reading.text_b_column, reading.label_column) == ("sentence1", "sentence2", "label")
 
 
 def test_an_unknown_split_is_an_error_with_its_row(checked: Any) -> None:
@@ -216,14 +239,17 @@ TABLES = st.lists(
 ).map(lambda rows: "\n".join(["text,label,weight,split", *rows]).encode("utf-8"))
 VALUE = CELL | st.sampled_from(["a", "b", 1, True, None, 2**70, 1.5, float("nan"), "\ud800", ["x"]])
 OBJECTS = st.lists(
-    st.dictionaries(st.sampled_from(["text", "label", "weight", "split", "more"]), VALUE).map(json.dumps)
+    st.dictionaries(st.sampled_from(["text", "label", "weight", "split", "more", "text_b"]), VALUE).map(json.dumps)
     | st.just('{"text": "text of a row", "label": "a", "weight": 1, "split": "train"}')
+    | st.just(
+        '{"text": "text of a row", "text_b": "another", "label": "a", "more": "x", "weight": 1, "split": "train"}'
+    )
     | PIECE,
     max_size=30,
 ).map(lambda lines: "\n".join(lines).encode("utf-8"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(body=TABLES | OBJECTS, more=st.data())
 def test_rows_that_are_taken_at_once_are_taken_as_they_are_one_by_one(
     checked: Any, tmp_path: Path, body: bytes, more: Any
@@ -231,6 +257,7 @@ def test_rows_that_are_taken_at_once_are_taken_as_they_are_one_by_one(
     reading = Reading(
         format="jsonl" if body.startswith(b"{") else "table",
         text_column=more.draw(st.sampled_from(["text", "text", "more"])),
+        text_b_column=more.draw(st.sampled_from(["", "", "more", "text_b"])),
         weight_column=more.draw(st.sampled_from(["", "weight"])),
         split_column=more.draw(st.sampled_from(["", "split"])),
         leave_out=True,

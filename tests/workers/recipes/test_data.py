@@ -13,10 +13,11 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
+    from paddlenlp import transformers
     from paddlenlp.transformers import ErnieTokenizer
     from paddlenlp.transformers.bert.tokenizer import BasicTokenizer
 
-from workers.recipes.text_classification import data
+from workers.recipes.text_classification import data, sample
 from workers.recipes.text_classification.settings import DataSettings
 from workers.trainer.task import TrainingFailed
 
@@ -130,6 +131,48 @@ def test_ids_are_those_of_the_tokenizer_that_is_exported(tokenizer: Any, length:
     encode = data.encoder(tokenizer, length)
     for text in real_texts() + ODD:
         assert encode(text) == tokenizer(text, max_length=length, truncation=True)["input_ids"], text
+
+
+@pytest.mark.filterwarnings("ignore:Be aware, overflowing tokens:UserWarning")
+@pytest.mark.parametrize("length", [8, 9, 64])
+def test_pairs_are_cut_from_the_longer_text_as_the_tokenizer_does(tokenizer: Any, length: int) -> None:
+    encode = data.pair_encoder(tokenizer, length)
+    texts = real_texts()[:60] + ODD + ["很", "好书" * 40]
+    for a, b in zip(texts, reversed(texts), strict=True):
+        theirs = tokenizer(a, b, max_length=length, truncation=True)
+        ids, first = encode(a, b)
+        assert ids == theirs["input_ids"], (a, b)
+        assert [0] * first + [1] * (len(ids) - first) == theirs["token_type_ids"]
+
+
+@pytest.mark.filterwarnings("ignore:Be aware, overflowing tokens:UserWarning")
+@pytest.mark.parametrize("name", ["BertTokenizer", "RobertaChineseTokenizer", "ElectraTokenizer"])
+def test_other_word_piece_tokenizers_give_the_same_ids(tokenizer: Any, tmp_path: Path, name: str) -> None:
+    tokenizer.save_pretrained(str(tmp_path))
+    other = getattr(transformers, name)(str(tmp_path / "vocab.txt"))
+    encode, pair = data.encoder(other, 32), data.pair_encoder(other, 32)
+    for text in real_texts()[:40] + ODD:
+        assert encode(text) == other(text, max_length=32, truncation=True)["input_ids"], text
+        theirs = other(text, "很好", max_length=32, truncation=True)
+        ids, first = pair(text, "很好")
+        assert (ids, first) == (theirs["input_ids"], theirs["token_type_ids"].count(0)), text
+
+
+def test_the_sample_has_as_many_pairs_of_each_label_and_no_half_twice() -> None:
+    made = list(sample.pairs(400))
+    assert [label for *_texts, label in made].count("same") == 200
+    assert len({second for _first, second, _label in made}) >= 395
+    assert made == list(sample.pairs(400)) and all(first and second for first, second, _label in made)
+
+
+def test_a_second_text_is_read_where_there_is_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.jsonl", [{"text": "很好", "text_b": "不", "label": "pos"}])
+    assert data.read(path, DataSettings(), ["neg", "pos"]).seconds == ["不"]
+    assert data.read(path, DataSettings(text_b_column=None), ["neg", "pos"]).seconds is None
+    pair = {"text": "很好", "text_b": "不", "label": "pos"}
+    assert "row 2 of train.jsonl has no column “text_b”" in refusal(tmp_path, [pair, ROWS[0]])
+    assert "row 1 of train.jsonl has no column “other”" in refusal(tmp_path, ROWS, text_b_column="other")
+    assert data.read(write(path, ROWS), DataSettings(), ["neg", "pos"]).seconds is None
 
 
 def test_the_vocabulary_begins_with_the_special_tokens_and_then_goes_by_frequency() -> None:

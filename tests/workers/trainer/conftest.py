@@ -53,7 +53,7 @@ GOOD, BAD, OTHER = (
 
 
 def settings(recipe: str = "text_classification", **changes: dict[str, Any]) -> Any:
-    tiny = {"text_classification": TINY, "sequences": TINY_SEQUENCES}[recipe]
+    tiny = {"text_classification": TINY, "text_regression": TINY, "sequences": TINY_SEQUENCES}[recipe]
     merged = {group: {**tiny.get(group, {}), **changes.get(group, {})} for group in tiny.keys() | changes.keys()}
     return registry.recipe(recipe).settings.model_validate(merged)
 

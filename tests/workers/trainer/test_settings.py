@@ -33,6 +33,7 @@ SPIKY = {"spikes": {"window": 20, "active_after": 4, "sigmas": 1.0}, "training":
 # field: (what it is set to, the other settings with which it shows)
 SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
     "data.max_length": (8, {}),
+    "model.architecture": ("bert", {}),
     "model.hidden_size": (32, {}),
     "model.layers": (2, {}),
     "model.heads": (4, {}),
@@ -99,6 +100,7 @@ SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
 # field: the test that shows it
 ELSEWHERE = {
     "data.text_column": test_data.test_columns_are_read_by_the_names_that_were_set,
+    "data.text_b_column": test_data.test_a_second_text_is_read_where_there_is_one,
     "data.label_column": test_data.test_columns_are_read_by_the_names_that_were_set,
     "data.weight_column": test_data.test_columns_are_read_by_the_names_that_were_set,
     "model.source": test_model_sources.test_another_job_starts_from_the_exported_weights,

@@ -1,1 +1,1 @@
-"""One label for one text, with PaddleNLP's ERNIE for sequence classification."""
+"""One label for one text, or for two, with ERNIE, BERT or another model of PaddleNLP for sequence classification."""

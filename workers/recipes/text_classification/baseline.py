@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from workers.datasets import splits
+from workers.recipes.text_classification.settings import SECOND_TEXT
 
 # Of each split, evenly over all of it: more do not change what this model reaches, and would take minutes.
 MOST_ROWS = 50_000
@@ -32,7 +33,9 @@ def bag_of_characters(folder: Path, text_column: str, label_column: str) -> floa
 
 def _columns(path: Path, text_column: str, label_column: str) -> tuple[list[str], list[str]]:
     rows, _step = splits.evenly(path, MOST_ROWS)
-    return [row[text_column] for row in rows], [str(row[label_column]) for row in rows]
+    second = SECOND_TEXT in rows[0]
+    texts = [row[text_column] + (f" {row[SECOND_TEXT]}" if second else "") for row in rows]
+    return texts, [str(row[label_column]) for row in rows]
 
 
 def main() -> None:

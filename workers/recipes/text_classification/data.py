@@ -19,7 +19,7 @@ import numpy as np
 from workers.contract.records import from_json_number
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
-from workers.recipes.text_classification.settings import DataSettings
+from workers.recipes.text_classification.settings import SECOND_TEXT, DataSettings
 from workers.trainer.task import Floats, Rows, TrainingFailed
 
 SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")
@@ -32,13 +32,26 @@ class Texts:
 
     texts: list[str]
     labels: Rows  # indices into the dataset's labels
+    numbers: Floats  # or the numbers that are to be said
     weights: Floats
+    seconds: list[str] | None = None  # of pairs
 
 
-def read(path: Path, settings: DataSettings, labels: list[str]) -> Texts:
-    """The rows of one split. BAD_DATA with the row (from 1) for a column that is missing or of the wrong kind."""
-    index = {label: i for i, label in enumerate(labels)}
+def second_column(row: Any, settings: DataSettings) -> str | None:
+    """Where a split with this first row has the second text of pairs; None if its texts stand alone."""
+    name = settings.text_b_column or None
+    if name == SECOND_TEXT and not (isinstance(row, dict) and name in row):
+        return None  # the default, which not every dataset has
+    return name
+
+
+def read(path: Path, settings: DataSettings, labels: list[str] | None) -> Texts:
+    """The rows of one split; without `labels` each has a number. BAD_DATA with the row (from 1) for a column that is missing or of the wrong kind."""
+    index = {label: i for i, label in enumerate(labels or [])}
+    numbers: list[float] = []
     texts: list[str] = []
+    seconds: list[str] = []
+    second: str | None = None
     classes: list[int] = []
     weights: list[float] = []
     try:
@@ -54,30 +67,59 @@ def read(path: Path, settings: DataSettings, labels: list[str]) -> Texts:
                 raise TrainingFailed(
                     EndReason.BAD_DATA, Text("row %(row)d of %(file)s is not JSON.", **where)
                 ) from None
-            text = _column(row, settings.text_column, where)
-            if not isinstance(text, str):
-                problem = Text(
-                    "row %(row)d of %(file)s: “%(column)s” is not a text: %(value)s.",
-                    column=settings.text_column,
-                    value=repr(text),
-                    **where,
-                )
-                raise TrainingFailed(EndReason.BAD_DATA, problem)
-            label = str(_column(row, settings.label_column, where))
-            if label not in index:
-                problem = Text(
-                    "row %(row)d of %(file)s has the label “%(label)s”, not one of: %(labels)s.",
-                    label=label,
-                    labels=", ".join(labels),
-                    **where,
-                )
-                raise TrainingFailed(EndReason.BAD_DATA, problem)
+            text = _text(row, settings.text_column, where)
+            second = second_column(row, settings) if number == 1 else second
+            if second:
+                seconds.append(_text(row, second, where))
             texts.append(text)
-            classes.append(index[label])
+            if labels is None:
+                numbers.append(_number(row, settings.label_column, where))
+            else:
+                classes.append(_label(row, settings.label_column, where, index))
             weights.append(_weight(row, settings.weight_column, where) if settings.weight_column else 1.0)
     if not texts:
         raise TrainingFailed(EndReason.BAD_DATA, Text("%(file)s has no rows.", file=path.name))
-    return Texts(texts, np.array(classes, np.int64), np.array(weights, np.float64))
+    return Texts(
+        texts,
+        np.array(classes, np.int64),
+        np.array(numbers, np.float64),
+        np.array(weights, np.float64),
+        seconds if second else None,
+    )
+
+
+def _label(row: Any, name: str, where: dict[str, Any], index: dict[str, int]) -> int:
+    label = str(_column(row, name, where))
+    if label not in index:
+        problem = Text(
+            "row %(row)d of %(file)s has the label “%(label)s”, not one of: %(labels)s.",
+            label=label,
+            labels=", ".join(index),
+            **where,
+        )
+        raise TrainingFailed(EndReason.BAD_DATA, problem)
+    return index[label]
+
+
+def _number(row: Any, name: str, where: dict[str, Any]) -> float:
+    """As with weights a NaN or an infinity is a number here."""
+    value = from_json_number(_column(row, name, where))
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        problem = Text(
+            "row %(row)d of %(file)s: “%(column)s” is not a number: %(value)s.", column=name, value=repr(value), **where
+        )
+        raise TrainingFailed(EndReason.BAD_DATA, problem)
+    return float(value)
+
+
+def _text(row: Any, name: str, where: dict[str, Any]) -> str:
+    text = _column(row, name, where)
+    if not isinstance(text, str):
+        problem = Text(
+            "row %(row)d of %(file)s: “%(column)s” is not a text: %(value)s.", column=name, value=repr(text), **where
+        )
+        raise TrainingFailed(EndReason.BAD_DATA, problem)
+    return text
 
 
 def _column(row: Any, name: str, where: dict[str, Any]) -> Any:
@@ -146,41 +188,103 @@ def vocabulary(texts: Iterable[str], words: Pieces, size: int) -> list[str]:
     return [*SPECIAL, *(token for token, _ in frequent[: size - len(SPECIAL)])]
 
 
-def encoder(tokenizer: Any, max_length: int) -> Callable[[str], list[int]]:
-    """Text to ids, cut to `max_length` with both marks: the same ids as `tokenizer(text)` gives."""
+# Those whose words and pieces are found one by one below; others are asked as a whole.
+_WORDPIECE = ("ErnieTokenizer", "BertTokenizer", "RobertaChineseTokenizer", "ElectraTokenizer")
+
+
+def _by_words(tokenizer: Any) -> bool:
+    basic = getattr(tokenizer, "basic_tokenizer", None)
+    return (
+        type(tokenizer).__name__ in _WORDPIECE
+        and basic is not None
+        and bool(getattr(basic, "tokenize_chinese_chars", True))
+    )
+
+
+def pieces(tokenizer: Any) -> Callable[[str, int], list[int]]:
+    """Text to ids without marks, at least the first so many: the same ids as the tokenizer gives."""
+    special = tuple(tokenizer.all_special_tokens)
+
+    def whole(text: str, most: int) -> list[int]:
+        found: list[int] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text[: most * _CHARACTERS_PER_TOKEN]))
+        return found
+
+    if not _by_words(tokenizer):
+        return whole
     words = words_of(tokenizer.basic_tokenizer)
     wordpiece = tokenizer.wordpiece_tokenizer
-    first, last = tokenizer.cls_token_id, tokenizer.sep_token_id
-    special = tuple(tokenizer.all_special_tokens)
 
     @lru_cache(maxsize=1 << 16)
     def ids(word: str) -> tuple[int, ...]:
         return tuple(tokenizer.convert_tokens_to_ids(wordpiece.tokenize(word)))
 
-    def encode(text: str) -> list[int]:
-        text = text[: max_length * _CHARACTERS_PER_TOKEN]
+    def one_by_one(text: str, most: int) -> list[int]:
+        text = text[: most * _CHARACTERS_PER_TOKEN]
         if "[" in text and any(token in text for token in special):
-            whole: list[int] = tokenizer(text, max_length=max_length, truncation=True)["input_ids"]
-            return whole
-        found = [first]
+            return whole(text, most)
+        found: list[int] = []
         for word in words(text):
             found.extend(ids(word))
-            if len(found) >= max_length:
+            if len(found) >= most:
                 break
-        return [*found[: max_length - 1], last]
+        return found
+
+    return one_by_one
+
+
+def encoder(tokenizer: Any, max_length: int) -> Callable[[str], list[int]]:
+    """Text to ids, cut to `max_length` with all marks: the same ids as `tokenizer(text)` gives."""
+    of = pieces(tokenizer)
+    room = max_length - tokenizer.num_special_tokens_to_add(pair=False)
+
+    def encode(text: str) -> list[int]:
+        marked: list[int] = tokenizer.build_inputs_with_special_tokens(of(text, room)[:room])
+        return marked
+
+    return encode
+
+
+def pair_encoder(tokenizer: Any, max_length: int) -> Callable[[str, str], tuple[list[int], int]]:
+    """A pair to ids, cut to `max_length` with all marks, from the longer text first, and how many of them are of type 0:
+    the same as `tokenizer(text, text_pair)` gives."""
+    of = pieces(tokenizer)
+    room = max_length - tokenizer.num_special_tokens_to_add(pair=True)
+
+    def encode(text: str, second: str) -> tuple[list[int], int]:
+        a, b = of(text, room)[:room], of(second, room)[:room]
+        if len(a) + len(b) > room:
+            # The longer one gives way until both are alike, then both do, the second first.
+            half = room // 2
+            kept = min(len(b), max(half, room - len(a)))
+            a, b = a[: room - kept], b[:kept]
+        types: list[int] = tokenizer.create_token_type_ids_from_sequences(a, b)
+        return tokenizer.build_inputs_with_special_tokens(a, b), types.count(0)
 
     return encode
 
 
 def encode_all(texts: list[str], encode: Callable[[str], list[int]], progress: Callable[[str], None]) -> list[Rows]:
+    return [np.array(ids, np.int64) for ids in _told(map(encode, texts), len(texts), progress)]
+
+
+def encode_pairs(
+    texts: list[str],
+    seconds: list[str],
+    encode: Callable[[str, str], tuple[list[int], int]],
+    progress: Callable[[str], None],
+) -> tuple[list[Rows], list[int]]:
+    """Ids, and of each pair how many are of type 0."""
+    found = list(_told(map(encode, texts, seconds), len(texts), progress))
+    return [np.array(ids, np.int64) for ids, _first in found], [first for _ids, first in found]
+
+
+def _told(items: Iterable[Any], count: int, progress: Callable[[str], None]) -> Iterable[Any]:
     told = time.monotonic()
-    rows = []
-    for i, text in enumerate(texts):
-        rows.append(np.array(encode(text), np.int64))
+    for i, item in enumerate(items, 1):
+        yield item
         if time.monotonic() - told > 2:
             told = time.monotonic()
-            progress(f"{i + 1} of {len(texts)}")
-    return rows
+            progress(f"{i} of {count}")
 
 
 def fingerprint(items: Iterable[str]) -> str:

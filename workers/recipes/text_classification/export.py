@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +21,50 @@ TOLERANCE = 1e-4
 ABOUT = "inference.json"
 
 
-def model_folder(model: Any, tokenizer: Any, folder: Path) -> None:
+@dataclass(frozen=True)
+class About:
+    """What it takes to use a program, beside its tokenizer."""
+
+    recipe: str
+    max_length: int
+    pairs: bool = False
+    labels: list[str] = field(default_factory=list)
+    output: str = "logits"
+
+
+def model_folder(model: Any, tokenizer: Any, folder: Path, readme: str = "") -> None:
     """Weights as safetensors, configuration, vocabulary: what `from_pretrained(folder)` takes."""
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(str(folder), safe_serialization=True)
     tokenizer.save_pretrained(str(folder))
-    (folder / "README.md").write_text(_MODEL_README, encoding="utf-8")
+    text = _MODEL_README.format(model=type(model).__name__, tokenizer=type(tokenizer).__name__)
+    (folder / "README.md").write_text(text + (readme or _MODEL_LABELS), encoding="utf-8")
 
 
-def inference_folder(model: Any, tokenizer: Any, labels: list[str], max_length: int, sample: Any, folder: Path) -> None:
-    """The traced program with its weights, and all that it takes to use it. TrainingFailed if it does not give the model's own logits
-    on `sample` (token ids [n, length])."""
+def inference_folder(model: Any, tokenizer: Any, about: About, sample: list[Any], folder: Path) -> None:
+    """The traced program with its weights, and all that it takes to use it. TrainingFailed if it does not give the model's own
+    outputs on `sample` (token ids [n, length], and for pairs the types of the tokens)."""
     folder.mkdir(parents=True, exist_ok=True)
     with paddle.no_grad():
-        expected = model(paddle.to_tensor(sample)).numpy()
-    static = paddle.jit.to_static(
-        model, input_spec=[InputSpec([None, None], "int64", name="input_ids")], full_graph=True
-    )
+        expected = model(*map(paddle.to_tensor, sample)).numpy()
+    names = ["input_ids", "token_type_ids"][: len(sample)]
+    specs = [InputSpec([None, None], "int64", name=name) for name in names]
+    static = paddle.jit.to_static(model, input_spec=specs, full_graph=True)
     paddle.jit.save(static, str(folder / "model"))
     tokenizer.save_pretrained(str(folder))
-    (folder / "labels.json").write_text(json.dumps(labels, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    about = {"recipe": "text_classification", "max_length": max_length, "input": "input_ids", "output": "logits"}
-    (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    readme = _INFERENCE_README.format(labels=", ".join(labels), max_length=max_length)
-    (folder / "README.md").write_text(readme, encoding="utf-8")
-    difference = float(np.abs(run(folder, sample) - expected).max())
+    (folder / "labels.json").write_text(json.dumps(about.labels, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    said = {
+        "recipe": about.recipe,
+        "max_length": about.max_length,
+        "input": names[0],
+        "inputs": names,
+        "output": about.output,
+        "tokenizer": type(tokenizer).__name__,
+        "pairs": about.pairs,
+    }
+    (folder / ABOUT).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(_readme(about, names, type(tokenizer).__name__), encoding="utf-8")
+    difference = float(np.abs(run(folder, *sample) - expected).max())
     if not difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise TrainingFailed(
             EndReason.TRAINER_ERROR,
@@ -55,13 +75,13 @@ def inference_folder(model: Any, tokenizer: Any, labels: list[str], max_length: 
         )
 
 
-def run(folder: Path, ids: Any) -> Any:
-    """Logits [n, labels] of the exported program for token ids [n, length]."""
-    return predictor(folder)(ids)
+def run(folder: Path, *arrays: Any) -> Any:
+    """What the exported program gives for token ids [n, length] (and types)."""
+    return predictor(folder)(*arrays)
 
 
-def predictor(folder: Path) -> Callable[[Any], Any]:
-    """The exported program as a function from token ids [n, length] to logits [n, labels], by Paddle Inference on CPU."""
+def predictor(folder: Path) -> Callable[..., Any]:
+    """The exported program as a function from its inputs [n, length] to its output, by Paddle Inference on CPU."""
     import paddle.inference as inference
 
     program = folder / "model.json"  # Paddle 3; earlier versions wrote model.pdmodel
@@ -70,49 +90,83 @@ def predictor(folder: Path) -> Callable[[Any], Any]:
     )
     config.disable_glog_info()
     made = inference.create_predictor(config)
-    entry = made.get_input_handle(made.get_input_names()[0])
+    entries = [made.get_input_handle(name) for name in made.get_input_names()]
     exit = made.get_output_handle(made.get_output_names()[0])
 
-    def logits(ids: Any) -> Any:
-        entry.copy_from_cpu(np.ascontiguousarray(ids))
+    def outputs(*arrays: Any) -> Any:
+        for entry, array in zip(entries, arrays, strict=True):
+            entry.copy_from_cpu(np.ascontiguousarray(array))
         made.run()
         return exit.copy_to_cpu()
 
-    return logits
+    return outputs
+
+
+def _readme(about: About, names: list[str], tokenizer: str) -> str:
+    labels = ", ".join(about.labels)
+    answer = {
+        "text_classification": f"Softmax over the last axis makes probabilities. Labels, in this order: {labels} (also in `labels.json`).",
+        "text_regression": "They are numbers in the units of the data, one per row.",
+        "token_classification": f"The tag of a token is its greatest logit. Tags, in this order: {labels} (also in `labels.json`).",
+    }[about.recipe]
+    shape = {"text_regression": "[rows]", "token_classification": "[rows, tokens, tags]"}.get(
+        about.recipe, "[rows, labels]"
+    )
+    given = "some text"
+    call = '"some text", "another"' if about.pairs else f'"{given}"'
+    last = {
+        "text_classification": 'print(json.loads(Path(folder, "labels.json").read_text())[output[0].argmax()])',
+        "text_regression": "print(float(output[0]))",
+        "token_classification": 'tags = json.loads(Path(folder, "labels.json").read_text())\n'
+        "    print([tags[i] for i in output[0].argmax(-1)])",
+    }[about.recipe]
+    return _INFERENCE_README.format(
+        inputs=" and ".join(f"`{name}`" for name in names),
+        names=names,
+        output=about.output,
+        shape=shape,
+        answer=answer,
+        max_length=about.max_length,
+        tokenizer=tokenizer,
+        call=call,
+        last=last,
+    )
 
 
 _MODEL_README = """# A PaddleNLP model folder
 
-    from paddlenlp.transformers import ErnieForSequenceClassification, ErnieTokenizer
+    from paddlenlp.transformers import {model}, {tokenizer}
 
-    tokenizer = ErnieTokenizer.from_pretrained("path/of/this/folder")
-    model = ErnieForSequenceClassification.from_pretrained("path/of/this/folder")
+    tokenizer = {tokenizer}.from_pretrained("path/of/this/folder")
+    model = {model}.from_pretrained("path/of/this/folder")
     model.eval()
 
-The names of the labels are in `config.json` (`id2label`).
+"""
+
+_MODEL_LABELS = """The names of the labels are in `config.json` (`id2label`).
 """
 
 _INFERENCE_README = """# A program for Paddle Inference
 
-It takes `input_ids` (int64, [texts, tokens], padded with 0) and gives logits, float32 [texts, labels].
-Softmax makes probabilities of them. Labels, in this order: {labels} (also in `labels.json`).
-In training texts were cut at {max_length} tokens (`max_length` in `inference.json`), both marks included.
+It takes {inputs} (int64, [rows, tokens], ids padded with the tokenizer's `pad_token_id`) and gives {output}, float32 {shape}.
+{answer}
+In training rows were cut at {max_length} tokens (`max_length` in `inference.json`), marks included.
 
     import json
     from pathlib import Path
     import numpy as np
     import paddle.inference as inference
-    from paddlenlp.transformers import ErnieTokenizer
+    from paddlenlp.transformers import {tokenizer}
 
     folder = "path/of/this/folder"
     predictor = inference.create_predictor(
         inference.Config(f"{{folder}}/model.json", f"{{folder}}/model.pdiparams")
     )
-    tokenizer = ErnieTokenizer.from_pretrained(folder)
-    ids = tokenizer("some text", max_length={max_length}, truncation=True)["input_ids"]
-    entry = predictor.get_input_handle(predictor.get_input_names()[0])
-    entry.copy_from_cpu(np.array([ids], dtype="int64"))
+    tokenizer = {tokenizer}.from_pretrained(folder)
+    encoded = tokenizer({call}, max_length={max_length}, truncation=True)
+    for name in {names}:
+        predictor.get_input_handle(name).copy_from_cpu(np.array([encoded[name]], dtype="int64"))
     predictor.run()
-    logits = predictor.get_output_handle(predictor.get_output_names()[0]).copy_to_cpu()
-    print(json.loads(Path(folder, "labels.json").read_text())[logits[0].argmax()])
+    output = predictor.get_output_handle(predictor.get_output_names()[0]).copy_to_cpu()
+    {last}
 """

@@ -20,6 +20,7 @@ from paddlenlp.transformers.bert.tokenizer import BasicTokenizer
 
 from workers.datasets import splits
 from workers.recipes.text_classification import data
+from workers.recipes.text_classification.inputs import SEPARATOR
 from workers.recipes.text_classification.settings import TextClassificationSettings
 from workers.trainer.sampler import Position, Sampler
 
@@ -33,25 +34,32 @@ def first_batch(folder: Path, text_column: str, label_column: str) -> dict[str, 
     settings = TextClassificationSettings()
     rows, step = splits.evenly(folder / "train.jsonl", MOST_ROWS)
     texts = [row[text_column] for row in rows]
+    second = data.second_column(rows[0], settings.data)
+    seconds = [str(row[second]) for row in rows] if second else None
     words = data.words_of(BasicTokenizer(do_lower_case=True))
-    tokens = data.vocabulary(texts, words, settings.model.vocabulary_size)
+    tokens = data.vocabulary(texts + (seconds or []), words, settings.model.vocabulary_size)
     with tempfile.TemporaryDirectory() as made:
         path = Path(made) / "vocabulary.txt"
         path.write_text("\n".join(tokens) + "\n", encoding="utf-8")
         tokenizer = ErnieTokenizer(str(path))
     most = settings.data.max_length
-    whole = data.encoder(tokenizer, 4 * most)
-    lengths = np.array([len(whole(text)) for text in texts])
+    given = list(zip(texts, seconds, strict=True)) if seconds else [(text,) for text in texts]
+
+    def encode(row: tuple[str, ...], limit: int) -> list[int]:
+        return pairs[limit](*row)[0] if seconds else singles[limit](row[0])
+
+    singles = {limit: data.encoder(tokenizer, limit) for limit in (most, 4 * most)}
+    pairs = {limit: data.pair_encoder(tokenizer, limit) for limit in (most, 4 * most)}
+    lengths = np.array([len(encode(row, 4 * most)) for row in given])
     cut = np.minimum(lengths, most)
     sampler = Sampler(len(rows), settings.training.batch_size, 1, 1, settings.training.seed, cut)
-    encode = data.encoder(tokenizer, most)
     shown = []
     for index in sampler.take(Position()):
-        ids = encode(texts[index])
+        ids = encode(given[index], most)
         shown.append(
             {
                 "row": int(index) * step + 1,
-                "text": texts[index][:SHOWN_CHARACTERS],
+                "text": SEPARATOR.join(given[index])[:SHOWN_CHARACTERS],
                 "label": str(rows[index][label_column]),
                 "tokens": tokenizer.convert_ids_to_tokens(ids),
                 "cut": bool(lengths[index] > most),

@@ -1,4 +1,4 @@
-"""The ERNIE model and its tokenizer, from wherever the settings say."""
+"""A model and its tokenizer, from wherever the settings say: any that PaddleNLP has for the kind of task."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from paddlenlp.transformers import ErnieConfig, ErnieForSequenceClassification, ErnieTokenizer
+import paddlenlp.transformers as paddlenlp
+from paddlenlp.transformers import AutoTokenizer, BertTokenizer, ErnieTokenizer
 
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
-from workers.recipes.text_classification.settings import ModelSource, TextClassificationSettings
+from workers.recipes import drop_path
+from workers.recipes.text_classification.settings import Architecture, ModelSource
 from workers.trainer.task import Context, TrainingFailed
 
 SAFE, SAFE_INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "model_state.pdparams"
+Kind = Literal["SequenceClassification", "TokenClassification"]
+# What a folder is that does not say what it is.
+DEFAULT = "Ernie"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -38,7 +43,7 @@ def source(context: Context) -> str | None:
                 name=name,
             ),
         )
-    if name in ErnieForSequenceClassification.pretrained_init_configuration and not _pickle_allowed():
+    if _is_built_in(name) and not _pickle_allowed():
         raise TrainingFailed(
             EndReason.MODEL_UNAVAILABLE,
             Text(
@@ -54,31 +59,42 @@ def source(context: Context) -> str | None:
     return name
 
 
+def _is_built_in(name: str) -> bool:
+    known = paddlenlp.AutoModelForSequenceClassification._pretrained_model_dict
+    return any(name in names for names in known)
+
+
 def tokenizer_of(pretrained: str) -> Any:
-    return _from_pretrained(ErnieTokenizer, pretrained)
+    says = (Path(pretrained) / "tokenizer_config.json").exists() or not Path(pretrained).is_dir()
+    return _from_pretrained(AutoTokenizer if says else ErnieTokenizer, pretrained)
 
 
-def build(settings: TextClassificationSettings, pretrained: str | None, vocabulary: int, labels: list[str]) -> Any:
-    """ErnieForSequenceClassification with one logit per label."""
+def tokenizer_from_scratch(architecture: Architecture, vocabulary: Path) -> Any:
+    of = BertTokenizer if architecture is Architecture.BERT else ErnieTokenizer
+    return of(str(vocabulary))
+
+
+def build(settings: Any, pretrained: str | None, vocabulary: int, kind: Kind, own: dict[str, Any]) -> Any:
+    """A model for `kind` of task, with dropout and DropPath as set. `own` goes over its configuration."""
+    dropout = settings.regularisation.dropout
     own = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: i for i, label in enumerate(labels)},
-        "hidden_dropout_prob": settings.regularisation.dropout,
-        "attention_probs_dropout_prob": settings.regularisation.dropout,
-        "classifier_dropout": settings.regularisation.dropout,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+        "classifier_dropout": dropout,
+        **own,
     }
     if pretrained is not None:
         # Pickled weights can run code when read; staff may allow them on a host they trust.
         # The classifier of another task has other labels: it then starts from random weights.
         model = _from_pretrained(
-            ErnieForSequenceClassification,
+            _class_of(pretrained, kind),
             pretrained,
             use_safetensors=None if _pickle_allowed() else True,
             ignore_mismatched_sizes=True,
             **own,
         )
-        longest = model.config.max_position_embeddings
-        if settings.data.max_length > longest:
+        longest = _longest(model)
+        if longest is not None and settings.data.max_length > longest:
             raise TrainingFailed(
                 EndReason.BAD_SETTINGS,
                 Text(
@@ -87,10 +103,10 @@ def build(settings: TextClassificationSettings, pretrained: str | None, vocabula
                     most=longest,
                 ),
             )
-        return model
-    sizes = settings.model
-    return ErnieForSequenceClassification(
-        ErnieConfig(
+    else:
+        sizes = settings.model
+        name = "Bert" if sizes.architecture is Architecture.BERT else "Ernie"
+        configuration = getattr(paddlenlp, f"{name}Config")(
             vocab_size=vocabulary,
             hidden_size=sizes.hidden_size,
             num_hidden_layers=sizes.layers,
@@ -100,7 +116,47 @@ def build(settings: TextClassificationSettings, pretrained: str | None, vocabula
             type_vocab_size=2,
             **own,
         )
-    )
+        model = getattr(paddlenlp, f"{name}For{kind}")(configuration)
+    _with_drop_path(model, settings.regularisation.drop_path)
+    return model
+
+
+def takes_types(model: Any) -> bool:
+    """Whether the model can tell the second text of a pair from the first by more than the mark between them."""
+    return int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
+
+
+def _class_of(pretrained: str, kind: Kind) -> Any:
+    """PaddleNLP's Auto class, which goes by the folder's configuration; ERNIE where that says nothing."""
+    config = Path(pretrained) / "config.json"
+    if config.exists():
+        try:
+            said = json.loads(config.read_text(encoding="utf-8"))
+        except ValueError:
+            said = {}
+        if not said.get("architectures") and not said.get("init_class"):
+            return getattr(paddlenlp, f"{DEFAULT}For{kind}")
+    return getattr(paddlenlp, f"AutoModelFor{kind}")
+
+
+def _longest(model: Any) -> int | None:
+    most: int | None = getattr(model.config, "max_position_embeddings", None)
+    if most is not None and type(model).__name__.startswith("Roberta"):
+        most -= model.config.pad_token_id + 1  # where its positions begin
+    return most
+
+
+def _with_drop_path(model: Any, highest: float) -> None:
+    if highest == 0.0:
+        return
+    encoder = getattr(getattr(model, model.base_model_prefix, None), "encoder", None)
+    layers = getattr(encoder, "layers", None)
+    if not layers or not all(hasattr(layer, "dropout1") and hasattr(layer, "dropout2") for layer in layers):
+        raise TrainingFailed(
+            EndReason.BAD_SETTINGS,
+            Text("DropPath cannot be put into a %(model)s: set it to 0.", model=type(model).__name__),
+        )
+    drop_path.into_transformer(layers, highest)
 
 
 def _below_a_root(folder: str) -> Path:

@@ -33,10 +33,29 @@ class ModelSource(str, Enum):
         return self.value
 
 
+class Architecture(str, Enum):
+    ERNIE = "ernie"
+    BERT = "bert"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+# Datasets that were described as pairs have it.
+SECOND_TEXT = "text_b"
+
+
 class DataSettings(SettingsGroup):
     """Which columns of the dataset are read, and how much of each text."""
 
     text_column: str = setting("text", "Text column", "Name of the column with the text.", min_length=1, max_length=100)
+    text_b_column: str | None = setting(
+        SECOND_TEXT,
+        "Second text column",
+        "Name of the column with the second text of a pair; of a dataset without pairs nothing is read. Empty: only the "
+        "first text.",
+        max_length=100,
+    )
     label_column: str = setting(
         "label", "Label column", "Name of the column with the label.", min_length=1, max_length=100
     )
@@ -49,7 +68,8 @@ class DataSettings(SettingsGroup):
     max_length: int = setting(
         64,
         "Longest text",
-        "Tokens of one text, the two marks around it included; the rest is cut off.",
+        "Tokens of one text, or of a pair together, with the marks around them; the rest is cut off, of a pair from the longer "
+        "text.",
         unit="tokens",
         basic=True,
         ge=8,
@@ -64,7 +84,7 @@ class ModelSettings(SettingsGroup):
         ModelSource.SCRATCH,
         "Start from",
         "scratch: random weights and a character vocabulary built from the training rows; job: the model another job exported; "
-        "folder: a PaddleNLP folder under one of the host's model roots; hub: a name that PaddleNLP downloads.",
+        "folder: a PaddleNLP folder (ERNIE, BERT, RoBERTa, ELECTRA …) under one of the host's model roots; hub: a name that PaddleNLP downloads.",
         basic=True,
     )
     job: int | None = setting(
@@ -86,6 +106,12 @@ class ModelSettings(SettingsGroup):
     )
     name: str | None = setting(
         None, "Hub name", "For “hub”: such as ernie-3.0-nano-zh.", basic=True, max_length=200, only="source=hub"
+    )
+    architecture: Architecture = setting(
+        Architecture.ERNIE,
+        "Architecture",
+        "Of random weights; any other source says itself what it is.",
+        only="source=scratch",
     )
     hidden_size: int = setting(128, "Hidden size", "Width of the model.", ge=8, le=4096, only="source=scratch")
     layers: int = setting(2, "Layers", "Transformer layers.", ge=1, le=48, only="source=scratch")
@@ -140,7 +166,7 @@ class RegularisationSettings(SettingsGroup):
 
 
 class TextClassificationSettings(SettingsGroup):
-    """Fine-tune an ERNIE model to give each text one label."""
+    """Fine-tune ERNIE, BERT or another pretrained model to give each text, or each pair of texts, one label."""
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()

@@ -1,0 +1,82 @@
+"""Settings of the text-regression recipe, and nothing that needs Paddle."""
+
+from __future__ import annotations
+
+from workers.contract.fields import SettingsGroup, setting
+from workers.contract.training import (
+    CheckpointSettings,
+    ClippingSettings,
+    DeviceSettings,
+    EarlyStoppingSettings,
+    LimitSettings,
+    LossScalingSettings,
+    MonitoringSettings,
+    OptimizerSettings,
+    PrecisionSettings,
+    ScheduleSettings,
+    SpikeSettings,
+    TrainingSettings,
+)
+from workers.recipes.sequences.settings import Loss
+from workers.recipes.text_classification.settings import DataSettings as TextSettings
+from workers.recipes.text_classification.settings import ModelSettings as BackboneSettings
+
+
+class DataSettings(TextSettings):
+    __doc__ = TextSettings.__doc__
+    label_column: str = setting(
+        "label", "Number column", "Name of the column with the number.", min_length=1, max_length=100
+    )
+    normalise: bool = setting(
+        True,
+        "Normalise the number",
+        "By the training rows: minus their mean, over their standard deviation. The exported program gives numbers in the "
+        "units of the data either way.",
+    )
+
+
+class ModelSettings(BackboneSettings):
+    __doc__ = BackboneSettings.__doc__
+    loss: Loss = setting(
+        Loss.SQUARED,
+        "Loss",
+        "Squared and absolute error, or huber: squared up to 1 and absolute beyond, so that outliers pull less. In units of "
+        "the normalised number.",
+        basic=True,
+    )
+
+
+class RegularisationSettings(SettingsGroup):
+    """Against learning the training rows by heart."""
+
+    dropout: float = setting(
+        0.1, "Dropout", "Share of activations and attention weights set to zero in training.", basic=True, ge=0, lt=1
+    )
+    drop_path: float = setting(
+        0.0,
+        "DropPath",
+        "Probability that the last layer's branch beside the residual is left out for a sample; less for the layers before, "
+        "none at the first.",
+        ge=0,
+        lt=1,
+    )
+
+
+class TextRegressionSettings(SettingsGroup):
+    """Fine-tune ERNIE, BERT or another pretrained model to say a number of each text, or of each pair of texts."""
+
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    training: TrainingSettings = TrainingSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    clipping: ClippingSettings = ClippingSettings()
+    precision: PrecisionSettings = PrecisionSettings()
+    loss_scaling: LossScalingSettings = LossScalingSettings()
+    regularisation: RegularisationSettings = RegularisationSettings()
+    limits: LimitSettings = LimitSettings()
+    spikes: SpikeSettings = SpikeSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()
+    early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
+    monitoring: MonitoringSettings = MonitoringSettings()
+    devices: DeviceSettings = DeviceSettings()
