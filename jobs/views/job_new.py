@@ -216,11 +216,16 @@ def _page(request: Asked, form: SettingsForm, draft: Draft, failed: str = "") ->
     if mode in MODES:
         request.session["form_mode"] = mode
     ready = Dataset.objects.visible_to(request.user).ready().order_by("name", "-id")
+    offered = list(ready.for_recipe(draft.recipe))
+    if request.method != "POST" and not draft.dataset and len(offered) == 1:
+        draft.dataset = offered[0].pk
     context = _check(request, form, draft) | {
         "form": form,
         "recipe": draft.recipe,
         "recipes": list(RECIPES.values()),
-        "datasets": ready.for_recipe(draft.recipe),
+        "datasets": offered,
+        # Nobody trains on another one than he chose because that is gone.
+        "none_chosen": draft.dataset not in [dataset.pk for dataset in offered],
         "kind": Dataset.Kind(draft.recipe.dataset_kind).label,
         "of_other_kinds": [
             {"name": dataset.name, "kind": dataset.get_kind_display()}

@@ -317,3 +317,10 @@ def test_a_clone_is_compared_with_the_preset_that_it_is_nearest_to(people: Peopl
 
 def test_a_part_of_the_form_is_told_that_nobody_is_logged_in(client: Client, db: None) -> None:
     assert client.post(URL, {"do": "check"}, headers={"HX-Request": "true"}).status_code == 401
+
+
+def test_no_other_dataset_takes_the_place_of_one_that_is_gone(people: People, dataset: Dataset) -> None:
+    assert f'<option value="{dataset.pk}" selected>' in people.owner.get(URL).text
+    answer = people.owner.post(URL, filled(dataset, dataset="999999"))
+    assert answer.status_code == 422 and "Choose a dataset." in answer.text and not Job.objects.exists()
+    assert '<option value="">—</option>' in answer.text and f'<option value="{dataset.pk}" selected>' not in answer.text
