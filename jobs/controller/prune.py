@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections import defaultdict
 from pathlib import Path
 
 from django.conf import settings
@@ -33,20 +34,25 @@ def run() -> None:
 
 
 def _superfluous() -> list[Checkpoint]:
-    several = (
-        Attempt.objects.annotate(there=Count("checkpoints", filter=Q(checkpoints__removed_at__isnull=True)))
-        .filter(there__gt=1)
-        .prefetch_related("checkpoints")
-    )
+    there = Q(checkpoints__removed_at__isnull=True)
+    n_good, n_bad = (Count("checkpoints", filter=there & Q(checkpoints__good=good)) for good in (True, False))
+    # Every few seconds, however many attempts there have been: only of those with too many a row is read.
+    counted = Attempt.objects.annotate(n_good=n_good, n_bad=n_bad).filter(n_good__gt=0).exclude(n_good=1, n_bad=0)
+    keeps = {
+        attempt: DEFAULT_KEEP if keep is None else keep
+        for attempt, goods, bads, keep in counted.values_list("pk", "n_good", "n_bad", "settings__checkpoints__keep")
+        if bads or goods > (DEFAULT_KEEP if keep is None else keep)
+    }
+    of_attempts: dict[int, list[Checkpoint]] = defaultdict(list)
+    rows = Checkpoint.objects.filter(attempt__in=keeps, removed_at__isnull=True).defer("files")
+    for checkpoint in rows.order_by("-step"):
+        of_attempts[checkpoint.attempt_id].append(checkpoint)
     found = []
-    for attempt in several:
-        keep = (attempt.settings.get("checkpoints") or {}).get("keep", DEFAULT_KEEP)
-        there = sorted((c for c in attempt.checkpoints.all() if c.removed_at is None), key=lambda c: -c.step)
-        good = [checkpoint for checkpoint in there if checkpoint.good]
-        found += good[keep:]
-        if good:
-            # One that is not good is of interest only while it is the newest.
-            found += [checkpoint for checkpoint in there if not checkpoint.good and checkpoint.step < good[0].step]
+    for attempt, checkpoints in of_attempts.items():
+        good_ones = [checkpoint for checkpoint in checkpoints if checkpoint.good]
+        found += good_ones[keeps[attempt] :]
+        # One that is not good is of interest only while it is the newest.
+        found += [one for one in checkpoints if not one.good and good_ones and one.step < good_ones[0].step]
     return found
 
 
