@@ -53,7 +53,7 @@ def job_detail(request: Asked, pk: int) -> HttpResponse:
     context["live"] = is_live(attempt)
     # Records may arrive after the end, but not of what never started.
     over = not context["live"] or bool(attempt.ended_at and not attempt.started_at)
-    context["never_stepped"] = over and not any(one.attempted for one in context["attempts"])
+    context["never_stepped"] = over and not job.attempts.filter(attempted__gt=0).exists()
     context["words"] = {
         "nothing": _("No step yet."),
         "unused": _("Loss scaling is not used."),
