@@ -37,9 +37,10 @@ def filled(template: str, values: Any) -> str:
     if _WIDE.search(text):
         return template
     try:
-        return text % values
+        sentence: str = text % values
     except _MISFIT:
         return template
+    return sentence
 
 
 class _Unknown(Exception):

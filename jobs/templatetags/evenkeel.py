@@ -279,7 +279,7 @@ def in_words(event: JobEvent) -> str:
     """One line for an event. What a host wrote is not always what it should be: then its kind, and its English, must do."""
     try:
         return _in_words(event)
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return capfirst(event.message or event.kind.replace("_", " "))
 
 
