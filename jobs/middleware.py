@@ -21,7 +21,7 @@ OPEN = {"account_password", "logout", "login", "set_language", "healthz", "ready
 
 
 class LoginMiddleware(LoginRequiredMiddleware):
-    def handle_no_permission(self, request: HttpRequest, view_func: Any) -> HttpResponseBase:
+    def handle_no_permission(self, request: HttpRequest, view_func: Any) -> HttpResponseBase:  # type: ignore[override]
         """A part of a page would show the login where the part was; its page says it instead (webapp/static/js/page.js)."""
         if request.headers.get("HX-Request"):
             return HttpResponse(status=401)
