@@ -136,7 +136,7 @@ class JobFile:
         else:
             found = visible.ready().filter(name=self.dataset).order_by("-pk").first()
         if found is None:
-            names = sorted(set(visible.values_list("name", flat=True)))
+            names = sorted(set(visible.ready().values_list("name", flat=True)))
             said = _("There is no dataset “%(name)s” for %(owner)s; known: %(known)s.")
             values = {"name": self.dataset, "owner": owner, "known": ", ".join(names) or _("none")}
             raise services.Refused({"dataset": said % values})
