@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -220,3 +221,24 @@ def test_a_model_is_not_deleted_under_a_job_that_starts_from_it(
     services.ask_to_leave(next_one, Request.CANCEL, actor=owner)
     assert life.started_from(job) == [next_one.pk]
     life.delete(job, actor=owner)
+
+
+def test_a_model_that_goes_between_the_check_and_the_submission_is_missed_there(
+    job: Job, attempt: Attempt, dataset: Dataset, owner: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end(attempt, EndReason.COMPLETED)
+    Artifact.objects.create(attempt=attempt, name="model", key="artifacts/x/model", bytes=1, sha256="")
+    looked = services.checks.findings
+
+    def deleted_meanwhile(*args: Any, **more: Any) -> Any:
+        life.delete(job, actor=owner)
+        return looked(*args, **more)
+
+    monkeypatch.setattr(services.checks, "findings", deleted_meanwhile)
+    settings = {"model": {"source": "job", "job": job.pk}}
+    with pytest.raises(Refused, match=f"There is no job {job.pk}"):
+        services.submit(
+            owner=owner, name="late", recipe="text_classification", dataset=dataset, settings=settings, actor=owner,
+            accepted_warnings=True,
+        )  # fmt: skip
+    assert not Job.objects.filter(name="late").exists()
