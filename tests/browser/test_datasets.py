@@ -68,7 +68,7 @@ def test_a_broken_file_shows_its_errors_with_their_rows_and_a_good_one_is_traine
 ) -> None:
     page = site.page(seed.user("user"))
     upload(page, table(tmp_path, b"ragged\n,a\n"), "reviews")
-    page.get_by_label("Text column").select_option("words")
+    page.get_by_label("Text column", exact=True).select_option("words")
     page.get_by_label("Label column").select_option("class")
     page.get_by_role("button", name="Check it").click()
     expect(page.get_by_text("Waiting for a host.")).to_be_visible()
@@ -80,7 +80,7 @@ def test_a_broken_file_shows_its_errors_with_their_rows_and_a_good_one_is_traine
     expect(page.get_by_role("link", name="Train on it")).to_have_count(0)
 
     upload(page, table(tmp_path), "reviews")
-    page.get_by_label("Text column").select_option("words")
+    page.get_by_label("Text column", exact=True).select_option("words")
     page.get_by_label("Label column").select_option("class")
     page.get_by_role("button", name="Check it").click()
     expect(page.get_by_role("heading", name="Every row is being checked")).to_be_visible()
