@@ -107,7 +107,7 @@ NAMES = {
     "JSON", "SHA", "UTC", "UID", "ID", "JavaScript", "Cookie", "worker", "float", "fp", "YAML", "bf", "NaN", "scratch",
     "job", "folder", "hub", "ernie", "base", "zh", "nano", "train", "dev", "python", "paddlepaddle", "paddlenlp",
     "evenkeel", "device", "cpu", "sha", "text", "label", "none", "ms",
-    "Adam", "SGD", "LSTM", "GRU", "DropPath", "Jozefowicz", "softmax", "matmul", "layer", "bias", "chnsenticorp",
+    "BERT", "RoBERTa", "ELECTRA", "Adam", "SGD", "LSTM", "GRU", "DropPath", "Jozefowicz", "softmax", "matmul", "layer", "bias", "chnsenticorp",
     "CSV", "TSV", "Lines", "Parquet", "VisualDL", "jsonl", "manage", "py", "export", "format", "parquet",
     # What hosts and their Python say of themselves, and the labels of the seeded rows.
     "Example", "Debian", "GNU", "Linux", "bookworm", "amd", "Python", "NumPy", "OMP", "NUM", "THREADS",
@@ -208,6 +208,7 @@ def test_pages_are_chinese_from_top_to_bottom(rows: dict[str, Any], client: Clie
         "/jobs/new/",
         "/jobs/new/?mode=full&preset=small",
         "/jobs/new/?mode=full&recipe=sequences",
+        "/jobs/new/?mode=full&recipe=text_regression",
         "/jobs/new/import/",
         "/hosts/",
         "/not-there/",
