@@ -101,9 +101,41 @@ def retry(page: Page, site: Site) -> None:
     page.goto(f"/jobs/{site.jobs['nan']}/retry/")
 
 
+def dry_run(page: Page, site: Site) -> None:
+    page.goto(f"/jobs/{site.jobs['dry']}/")
+
+
+def try_it(page: Page, site: Site) -> None:
+    page.goto(f"/jobs/{site.jobs['sample']}/")
+    page.fill("#id_try", "房间很干净，服务员态度也很好。\n等了两个小时，菜还是凉的。")
+    page.click("form.try button")
+    page.wait_for_selector("#try-answer meter, #try-answer progress", timeout=120_000)
+
+
 def dataset(page: Page, site: Site) -> None:
     page.goto("/datasets/")
-    page.click("main tbody a >> nth=0")
+    page.click("main tbody a:has-text('reviews')")
+
+
+def describe(page: Page, site: Site) -> None:
+    page.goto("/datasets/new/")
+    rows = "评论,类别,来源\n房间很干净,好,酒店\n菜是凉的,差,外卖\n".encode("gb18030")
+    page.set_input_files("#id_file", {"name": "comments.csv", "mimeType": "text/csv", "buffer": rows})
+    page.fill("#id_name", f"comments-{int(time.time())}")
+    page.click("main .actions button.primary")
+    page.wait_for_selector("table.preview")
+
+
+def delete(page: Page, site: Site) -> None:
+    page.goto(f"/jobs/{site.jobs['nan']}/delete/")
+
+
+def storage(page: Page, site: Site) -> None:
+    page.goto("/storage/")
+
+
+def retention(page: Page, site: Site) -> None:
+    page.goto("/retention/")
 
 
 def hosts(page: Page, site: Site) -> None:
@@ -131,7 +163,13 @@ PICTURES = [
     Picture("results", results, part="#results"),
     Picture("failed", failed),
     Picture("retry", retry),
+    Picture("dry-run", dry_run),
+    Picture("try", try_it, part="#try"),
     Picture("dataset", dataset),
+    Picture("dataset-describe", describe),
+    Picture("delete", delete),
+    Picture("storage", storage),
+    Picture("retention", retention, "admin"),
     Picture("hosts", hosts, "admin"),
     Picture("people", people, "admin"),
 ]
@@ -149,7 +187,7 @@ def running(data_dir: Path) -> Iterator[Site]:
     up = subprocess.Popen([sys.executable, "manage.py", "up", "--demo"], cwd=ROOT, env=env, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     try:
-        wait(lambda: up.poll() is None and answers(url + "/healthz"), "web", 120.0)
+        wait(lambda: up.poll() is None and answers(url + "/healthz"), "web", 300.0)
         with sync_playwright() as playwright:
             path = shutil.which("chromium") or shutil.which("google-chrome")
             if path is None:
@@ -179,34 +217,33 @@ def wait(until: Callable[[], bool], what: str, limit_s: float) -> None:
 
 
 def prepare(site: Site) -> None:
-    """The jobs that the pages show: the sample, and one whose rate is absurd. Those of an earlier run serve as well."""
+    """The jobs that the pages show: the sample, one whose rate is absurd, a dry run. Those of an earlier run serve as well."""
     known = Path(site.env["DATA_DIR"]) / "pictures.json"
     if known.is_file():
         site.jobs.update(json.loads(known.read_text()))
         return
     site.jobs["sample"] = 1
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
-        text = EXAMPLE.read_text(encoding="utf-8")
-        changes = {
-            "Reviews, small ERNIE from scratch": "Reviews, an absurd rate",
-            "learning_rate: 0.001": "learning_rate: 1.0e+30",
-            "epochs: 3": "epochs: 1",
-            "mode: fp16": "mode: float32",
-        }
-        for old, new in changes.items():
-            assert old in text, old
-            text = text.replace(old, new)
-        # Loss scaling has no use in float32.
-        head, _, tail = text.partition("  loss_scaling:\n")
-        text = head + tail.partition("  checkpoints:\n")[1] + tail.partition("  checkpoints:\n")[2]
-        file.write(text)
-        file.flush()
-        answer = site.manage("submit", file.name, "--owner", "demo", "--wait", "--json")
-    said = answer.stdout.strip().splitlines()
-    if not said:
-        raise SystemExit(f"The second job was not taken:\n{answer.stderr}")
-    site.jobs["nan"] = json.loads(said[-1])["job"]
+    site.jobs["nan"] = submitted(
+        site,
+        "Reviews, an absurd rate",
+        *("--set", "optimizer.learning_rate=1.0e+30", "--set", "precision.mode=float32", "--set", "training.epochs=1"),
+        "--wait",
+    )
+    site.jobs["dry"] = submitted(site, "Reviews, a wider model", "--set", "model.hidden_size=192", "--dry-run")
     known.write_text(json.dumps(site.jobs))
+
+
+def submitted(site: Site, name: str, *options: str) -> int:
+    """The sample job under another name, with other settings."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+    old = next(line for line in text.splitlines() if line.startswith("name:"))
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
+        file.write(text.replace(old, f"name: {name}"))
+        file.flush()
+        answer = site.manage("submit", file.name, "--owner", "demo", "--anyway", "--json", *options)
+    if not answer.stdout.strip():
+        raise SystemExit(f"“{name}” was not taken:\n{answer.stderr}")
+    return int(json.loads(answer.stdout)["job"])
 
 
 def main() -> None:
