@@ -17,6 +17,8 @@ from workers.trainer.ranks import Ranks
 from workers.trainer.task import Floats, Rows, Split, Task
 
 LEAVE_AT_ONCE = (Request.CANCEL, Request.SUPERSEDE)
+# These wait for a checkpoint, and for nothing else: an evaluation may take longer than the time that ranks have to leave.
+SAVE_AND_LEAVE = (Request.PAUSE, Request.DRAIN, Request.TIME_LIMIT)
 # Of the training rows at most so many are measured, and never more than there are dev rows: an evaluation takes at
 # most twice the time of the dev split alone.
 MOST_TRAIN_ROWS = 2000
@@ -85,7 +87,7 @@ def _tally(
     requests = list(Request)
     for i in range(math.ceil(len(rows) / ranks.world / batch_size)):
         asked = control.read().leave if ranks.rank == 0 else None
-        code = requests.index(asked) + 1 if asked in LEAVE_AT_ONCE and asked is not None else 0
+        code = requests.index(asked) + 1 if asked is not None and asked in LEAVE_AT_ONCE + SAVE_AND_LEAVE else 0
         agreed = int(ranks.sum(np.array([float(code)]))[0])
         if agreed:
             return requests[agreed - 1]

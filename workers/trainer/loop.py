@@ -22,7 +22,7 @@ from workers.trainer.checkpoint import Arrays
 from workers.trainer.clipping import Clipper
 from workers.trainer.control import ControlFile
 from workers.trainer.dry_run import measure
-from workers.trainer.evaluation import LEAVE_AT_ONCE, evaluate, train_sample
+from workers.trainer.evaluation import LEAVE_AT_ONCE, SAVE_AND_LEAVE, evaluate, train_sample
 from workers.trainer.limits import Limits
 from workers.trainer.memory import Memory
 from workers.trainer.modes import Statistics
@@ -56,6 +56,7 @@ class Progress:
     best: float | None = None
     best_step: int | None = None
     evaluated_at: int | None = None  # the step of the newest evaluation
+    evaluation_due: bool = False  # one was broken off, to leave; who goes on from here makes it first
     reached: float | None = None  # what an evaluation must be above, by the least gain, to count as better
     waited: int = 0  # evaluations in a row that were not better
     segment: int = 0  # of the records; a rewind begins a new one
@@ -111,9 +112,14 @@ def train(run: Run) -> EndReason:
         _checkpoint(run)  # of the beginning, to have one of this attempt's own
     run.model.train()
     run.began = time.monotonic()
+    if progress.evaluation_due:
+        leave = _evaluate(run)
+        if leave is not None:
+            return REASONS[leave]
 
     while (
-        progress.at.epoch < training.epochs
+        not _no_longer_better(run)
+        and progress.at.epoch < training.epochs
         and progress.applied < (training.max_steps or math.inf)
         and progress.step < last_step
     ):
@@ -274,10 +280,10 @@ def train(run: Run) -> EndReason:
         if asked_for > checkpoints_made or (applied_now and progress.applied % settings.checkpoints.every_steps == 0):
             checkpoints_made = max(checkpoints_made, asked_for)
             _checkpoint(run)
-        if leave in (Request.PAUSE, Request.DRAIN, Request.TIME_LIMIT):
+        if leave in SAVE_AND_LEAVE:
             _checkpoint(run)
             return REASONS[leave]
-        if leave is Request.FINISH or _no_longer_better(run):
+        if leave is Request.FINISH:
             break
 
     if dry_run is not None:
@@ -287,7 +293,7 @@ def train(run: Run) -> EndReason:
     if leave in LEAVE_AT_ONCE:
         return REASONS[leave]
     _checkpoint(run)
-    return reason
+    return reason if leave is None else REASONS[leave]
 
 
 def named_parameters(model: Any) -> list[tuple[str, Any]]:
@@ -358,6 +364,7 @@ def _evaluate_these(run: Run) -> Request | None:
     batch_size = run.context.settings.training.batch_size
     sample = train_sample(task)
     result = evaluate(task, run.model, run.caster, run.ranks, run.control, batch_size, train_rows=sample)
+    progress.evaluation_due = isinstance(result, Request)
     if isinstance(result, Request):
         return result
     progress.evaluated_at = progress.step

@@ -35,6 +35,7 @@ def snapshot_of(run: Run) -> Snapshot:
         "best_step": progress.best_step,
         "reached": progress.reached,
         "waited": progress.waited,
+        "evaluation_due": progress.evaluation_due,
         "segment": progress.segment,
         "scaler": run.scaler.state(),
         "clipper": run.clipper.state(),

@@ -139,6 +139,7 @@ def _go_on_from(run: Run) -> None:
         state["best_step"],
         reached=state.get("reached", state["best"]),
         waited=state.get("waited", 0),
+        evaluation_due=state.get("evaluation_due", False),
         segment=state.get("segment", 0),
     )
     # Who goes on after an early stop wants more of it: the patience begins anew.

@@ -208,6 +208,25 @@ def test_a_paused_run_goes_on_bit_for_bit(begin: Start, train: Any) -> None:
     assert digest(resumed)["model.safetensors"] == digest(undisturbed)["model.safetensors"]
 
 
+def test_an_evaluation_that_a_pause_breaks_off_is_made_when_the_run_goes_on(begin: Start, train: Any) -> None:
+    options = {"training": {"batch_size": 2, "max_steps": 60}, "checkpoints": {"evaluate_every_steps": 1}}
+    undisturbed = train("undisturbed", **options)
+    ranks = begin("paused", **options).until_step(4)
+    ranks.attempt.ask(Control(leave=Request.PAUSE))
+    paused = ranks.wait()
+    last = paused.steps()[-1]["step"]
+    assert paused.outcome()["end_reason"] == "paused"
+    assert paused.state()["step"] == last and paused.state()["evaluation_due"]
+    resumed = train("resumed", start_from=paused.checkpoints()[-1], **options)
+    assert evaluations(resumed)[0][0] == last
+    assert evaluations(paused) + evaluations(resumed) == evaluations(undisturbed)
+    assert digest(resumed) == digest(undisturbed)
+
+
+def evaluations(attempt: Attempt) -> list[tuple[int, bool, Any]]:
+    return [(line["step"], line["best"], line["metrics"]) for line in attempt.events("evaluation")]
+
+
 def test_a_poisoned_run_can_be_retried_without_its_weights(tmp_path: Path, train: Any) -> None:
     write_dataset(tmp_path / "poisoned", weight=dict.fromkeys(range(1, 65), "nan"))
     outcome = train(
