@@ -32,7 +32,8 @@ def job_retry(request: Asked, pk: int) -> HttpResponse:
     checkpoints, doubtful = services.good_checkpoints(job), services.doubtful_checkpoints(job)
     suggested = next((str(checkpoint.pk) for checkpoint in checkpoints if checkpoint.pk not in doubtful), SCRATCH)
     data = request.POST if request.method == "POST" else None
-    initial = _longer(attempt.settings) if "longer" in request.GET else attempt.settings
+    longer = "longer" in request.GET
+    initial = _longer(attempt.settings) if longer else attempt.settings
     offers = {"model.job": models_on_offer(request)}
     form = SettingsForm(recipe(job.recipe), data=data, initial=initial, old=attempt.settings, offers=offers)
     start = suggested if data is None else data.get("start", suggested)
@@ -63,6 +64,7 @@ def job_retry(request: Asked, pk: int) -> HttpResponse:
     context = said | {
         "job": job,
         "attempt": attempt,
+        "longer": longer,
         "form": form,
         "checkpoints": checkpoints,
         "doubtful": doubtful,
