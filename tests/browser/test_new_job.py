@@ -99,7 +99,7 @@ def test_a_job_starts_from_the_model_of_another_and_a_finished_one_trains_longer
     page.goto(f"/jobs/{job.pk}/")
     page.get_by_role("link", name="Train longer…").click()
     expect(page.locator("#differences")).to_contain_text("Epochs")
-    page.get_by_role("button", name="Start the retry").first.click()
+    page.get_by_role("button", name="Train longer").first.click()
     expect(page.locator("#attempts")).to_contain_text("Epochs: 2 → 4")
 
 
