@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,8 +28,6 @@ FOLDER = Path(__file__).parent / "pictures"
 ACCOUNTS = "demo-accounts.txt"
 EXAMPLE = ROOT / "docs" / "examples" / "reviews.yaml"
 WIDE, HIGH = 1280, 900
-SAMPLE_LIMIT_S = 1800.0
-ENDED = {"succeeded", "failed", "cancelled"}
 
 
 @dataclass
@@ -184,10 +181,15 @@ def running(data_dir: Path) -> Iterator[Site]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     env = os.environ | {"DATA_DIR": str(data_dir), "PORT": str(port)}
-    up = subprocess.Popen([sys.executable, "manage.py", "up", "--demo"], cwd=ROOT, env=env, start_new_session=True)
+    said = data_dir / "pictures.log"
+    with said.open("w") as log:
+        command = [sys.executable, "manage.py", "up", "--demo"]
+        up = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
     try:
-        wait(lambda: up.poll() is None and answers(url + "/healthz"), "web", 300.0)
+        wait(lambda: "Evenkeel is at" in said.read_text() or up.poll() is not None, "web", 300.0)
+        if up.poll() is not None:
+            raise SystemExit(said.read_text())
         with sync_playwright() as playwright:
             path = shutil.which("chromium") or shutil.which("google-chrome")
             if path is None:
@@ -198,14 +200,6 @@ def running(data_dir: Path) -> Iterator[Site]:
     finally:
         up.send_signal(signal.SIGINT)
         up.wait(120)
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
 
 
 def wait(until: Callable[[], bool], what: str, limit_s: float) -> None:

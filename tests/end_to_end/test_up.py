@@ -73,6 +73,7 @@ def prepared(stack: Stack) -> Stack:
     return stack
 
 
+@pytest.mark.slow
 def test_ctrl_c_drains_and_the_next_start_goes_on(stack: Stack) -> None:
     prepared(stack)
     up = Up(stack)
@@ -99,6 +100,7 @@ def test_ctrl_c_drains_and_the_next_start_goes_on(stack: Stack) -> None:
     assert stack.processes() == {}
 
 
+@pytest.mark.slow
 def test_a_killed_up_takes_its_parts_along_and_the_next_one_finds_the_job_still_running(stack: Stack) -> None:
     prepared(stack)
     up = Up(stack)

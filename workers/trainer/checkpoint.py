@@ -72,6 +72,16 @@ def _array(tensor: Any) -> npt.NDArray[Any]:
 
 def set_weights(model: Any, weights: Arrays, optimizer: Any = None) -> None:
     """Put `weights` into the model, and into the optimizer's own copy. A difference in names or shapes is a clear error."""
+    check_fit(model, weights)
+    masters = {} if optimizer is None else optimizer._master_weights
+    for name, tensor in model.state_dict().items():
+        tensor.set_value(paddle.to_tensor(weights[name]).astype(tensor.dtype))
+        if tensor.name in masters:
+            masters[tensor.name].set_value(weights[name])
+
+
+def check_fit(model: Any, weights: Arrays) -> None:
+    """TrainingFailed, if their names or shapes are not those of the model."""
     own = model.state_dict()
     for name in sorted(own.keys() | weights.keys()):
         there = list(weights[name].shape) if name in weights else "nothing"
@@ -87,11 +97,6 @@ def set_weights(model: Any, weights: Arrays, optimizer: Any = None) -> None:
                     here=str(here),
                 ),
             )
-    masters = {} if optimizer is None else optimizer._master_weights
-    for name, tensor in own.items():
-        tensor.set_value(paddle.to_tensor(weights[name]).astype(tensor.dtype))
-        if tensor.name in masters:
-            masters[tensor.name].set_value(weights[name])
 
 
 def moments_of(model: Any, optimizer: Any) -> Arrays:

@@ -56,6 +56,7 @@ def snapshot_of(run: Run) -> Snapshot:
 
 def restore(run: Run, saved: Snapshot, *, moments: bool = True, keep_scale: bool = True) -> None:
     """All that moves with the weights; not the counters."""
+    checkpoint.check_fit(run.model, saved.weights)
     if moments:
         checkpoint.set_moments(run.model, run.optimizer, saved.moments)
     checkpoint.set_weights(run.model, saved.weights, run.optimizer)

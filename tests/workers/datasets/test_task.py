@@ -118,6 +118,7 @@ def test_one_waits_for_the_other_and_says_so(config: Config, spec: Any, monkeypa
     assert result(config, asked).findings[0].text == "The file is empty."
 
 
+@pytest.mark.slow
 def test_without_a_connection_paddlenlp_says_what_to_do(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real library, with its addresses out of reach."""
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
