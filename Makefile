@@ -74,13 +74,14 @@ demo: setup
 run: setup
 	@$(ENVIRONMENT) exec $(RUN) manage.py up
 
-# All on SQLite; what reads and writes the database once more on PostgreSQL.
+# All on SQLite; what reads and writes the database once more on PostgreSQL, pages only with the slow ones.
 test: setup-dev
 	@$(RUN) -m pytest -m "not slow"
-	@$(RUN) -m tests.with_postgresql $(RUN) -m pytest -m "not slow" tests/jobs
+	@$(RUN) -m tests.with_postgresql $(RUN) -m pytest -m "not slow" tests/jobs --ignore tests/jobs/views
 
 test-slow: setup-dev
 	@$(RUN) -m pytest -m slow
+	@$(RUN) -m tests.with_postgresql $(RUN) -m pytest -m "not slow" tests/jobs/views
 
 check: setup-dev
 	$(VENV)/bin/ruff check .
