@@ -76,7 +76,7 @@ def warnings(page: Page, site: Site) -> None:
     page.goto(f"/jobs/new/?clone={site.jobs['sample']}")
     page.fill("[name='optimizer.learning_rate']", "0.05")
     page.click("main button.primary:visible >> nth=-1")
-    page.wait_for_selector("[role=alert]")
+    page.wait_for_selector(".note.warning[role=alert]:visible")
 
 
 def job(page: Page, site: Site) -> None:
@@ -259,6 +259,8 @@ def main() -> None:
             page.wait_for_timeout(500)
             target = FOLDER / f"{picture.name}.png"
             if picture.part:
+                # What sticks to the window would lie across it.
+                page.evaluate("document.querySelectorAll('.page-nav').forEach((nav) => nav.remove())")
                 page.locator(picture.part).first.screenshot(path=target)
             else:
                 page.screenshot(path=target, full_page=picture.whole)
