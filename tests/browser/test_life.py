@@ -1,4 +1,4 @@
-"""Notes, the time limit and deletion, in a real browser."""
+"""Notes, the time limit, finishing early and deletion, in a real browser."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from jobs.models import Dataset, Job
 from tests.browser import seed
 from tests.browser.conftest import Site
+from workers.contract.messages import Request
 from workers.contract.states import EndReason
 
 pytestmark = pytest.mark.timeout(180)
@@ -51,3 +52,28 @@ def test_from_a_time_limit_and_a_note_to_the_end_of_a_job(site: Site, person: Us
     page.get_by_role("button", name="Delete for good").click()
     expect(page.locator(".messages")).to_contain_text(f"Job {job.pk} is deleted.")
     assert not Job.objects.there().exists()
+
+
+def test_finish_now_asks_first_and_its_end_shows_by_itself(site: Site, person: User, data: Dataset) -> None:
+    job = seed.submit(person, data, "long enough")
+    attempt = seed.start(job)
+    seed.add_steps(attempt, seed.records(1, 20))
+    page = site.page(person)
+    page.goto(f"/jobs/{job.pk}/")
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+    finish = page.get_by_role("button", name="Finish now")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    finish.click()
+    page.once("dialog", lambda dialog: dialog.accept())
+    finish.click()
+    expect(page.locator("#status")).to_contain_text("An early finish is asked for. (user)")
+    attempt.refresh_from_db()
+    assert attempt.leave == Request.FINISH
+    assert job.events.filter(kind="request").count() == 1, "who says no to the question has asked for nothing"
+    expect(finish).to_have_count(0)
+
+    seed.evaluate(attempt, 20, 0.7, 0.5)
+    seed.end(attempt, EndReason.FINISHED_EARLY)
+    seed.announce(attempt, "status", "evaluations")
+    expect(page.locator("#status .badge").first).to_have_text("Succeeded")
+    expect(page.locator("#evaluations")).to_contain_text("0.7")
