@@ -88,6 +88,11 @@ def write_sequences(folder: Path, train: int = 64, dev: int = 21, label: bool = 
                 file.write(json.dumps(row) + "\n")
 
 
+def _lines(path: Path) -> list[bytes]:
+    """Whole ones: the end of the last may be on its way."""
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+
 @dataclass
 class Attempt:
     """A run folder, and what was written into it."""
@@ -97,11 +102,10 @@ class Attempt:
     exit_codes: list[int]
 
     def steps(self, rank: int = 0) -> list[dict[str, Any]]:
-        path = self.folder.steps(rank)
-        return [records.decode(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+        return [records.decode(line) for line in _lines(self.folder.steps(rank))]
 
     def events(self, kind: str, rank: int = 0) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.folder.events(rank).read_bytes().splitlines()]
+        lines = [json.loads(line) for line in _lines(self.folder.events(rank))]
         return [line for line in lines if line["kind"] == kind]
 
     def outcome(self, rank: int = 0) -> dict[str, Any]:
