@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 from array import array
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,7 +15,7 @@ from workers.contract.datasets import SPLITS, Reading, RowRef
 from workers.datasets import parsing, splits, tokens
 from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Source, Stage
 from workers.datasets.parsing import BadRow, Row, printable, problem
-from workers.datasets.splits import DEV, OPEN, OUT, TRAIN
+from workers.datasets.splits import DEV, OPEN, OUT, TRAIN, set_apart
 from workers.datasets.texts import (
     DEV_NAMES,
     TEST_NAMES,
@@ -179,13 +178,7 @@ def _number(said: Any) -> float | None:
 
 def _split_codes(rows: _Rows, reading: Reading, findings: Findings) -> Numbers:
     """0 train, 1 dev, 2 left out, per row."""
-    codes = np.frombuffer(rows.split_of, np.uint8).copy()
-    is_open = np.flatnonzero(codes == OPEN)
-    if len(is_open):
-        if not (codes == DEV).any():
-            chosen = random.Random(reading.seed).sample(range(len(is_open)), round(len(is_open) * reading.dev_fraction))
-            codes[is_open[np.array(chosen, np.int64)]] = DEV
-        codes[codes == OPEN] = TRAIN  # with a dev file all else is for training
+    codes = set_apart(np.frombuffer(rows.split_of, np.uint8), [True], reading)
     out = int((codes == OUT).sum())
     if out:
         findings.found_note("Rows of the test split, which are not used: %(count)d.", count=out)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from workers.contract.records import from_json_number
 from workers.datasets import parsing, splits
 from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Source, Stage
 from workers.datasets.parsing import BadRow, Block, Row, Unreadable, printable, problem
-from workers.datasets.splits import DEV, OPEN, OUT, TRAIN
+from workers.datasets.splits import DEV, OPEN, OUT, TRAIN, set_apart
 
 Numbers = npt.NDArray[Any]
 
@@ -382,19 +381,9 @@ def _place(given: Any) -> float | None:
 
 def _split_codes(found: Found, reading: Reading, findings: Findings) -> Numbers:
     """0 train, 1 dev, 2 left out, per sequence; label by label where there are labels."""
-    codes = np.array([sequence.split for sequence in found.sequences], np.uint8)
-    is_open = codes == OPEN
-    if is_open.any():
-        if (codes == DEV).any():
-            codes[is_open] = TRAIN
-        else:
-            chance = random.Random(reading.seed)
-            labels = np.array([found.labels.get(sequence.label or "", 0) for sequence in found.sequences])
-            for label in np.unique(labels):
-                of_label = np.flatnonzero(is_open & (labels == label))
-                for chosen in chance.sample(range(len(of_label)), round(len(of_label) * reading.dev_fraction)):
-                    codes[of_label[chosen]] = DEV
-            codes[codes == OPEN] = TRAIN
+    labels = np.array([found.labels.get(sequence.label or "", 0) for sequence in found.sequences])
+    of_label = (labels == label for label in np.unique(labels))
+    codes = set_apart(np.array([sequence.split for sequence in found.sequences], np.uint8), of_label, reading)
     out = int((codes == OUT).sum())
     if out:
         findings.found_note("Sequences of the test split, which are not used: %(count)d.", count=out)

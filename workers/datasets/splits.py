@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
+from collections.abc import Iterable
 from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from workers.contract.datasets import SPLITS
+from workers.contract.datasets import SPLITS, Reading
 from workers.datasets.findings import Stage
 from workers.datasets.parsing import printable
 
@@ -19,6 +22,21 @@ Codes = npt.NDArray[Any]
 TRAIN, DEV, OUT, OPEN = 0, 1, 2, 3  # of a row: where it goes; OPEN is decided once all rows are read
 SAMPLES, SAMPLE_CHARACTERS = 10, 300
 READ_BYTES = 2 * 2**20
+
+
+def set_apart(codes: Codes, strata: Iterable[Codes | bool], reading: Reading) -> Codes:
+    """Decides where OPEN rows go: to train if there are DEV rows already, else a fraction of each stratum (a mask of
+    rows) to dev, by the seed, so that both splits have the same shares of them."""
+    codes = codes.copy()
+    is_open = codes == OPEN
+    if is_open.any() and not (codes == DEV).any():
+        chance = random.Random(reading.seed)
+        for stratum in strata:
+            rows = np.flatnonzero(is_open & stratum)
+            chosen = chance.sample(range(len(rows)), round(len(rows) * reading.dev_fraction))
+            codes[rows[np.fromiter(chosen, np.int64, len(chosen))]] = DEV
+    codes[codes == OPEN] = TRAIN
+    return codes
 
 
 def write(lines: Path, codes: Codes, target: Path, stage: Stage) -> tuple[str, list[list[bytes]]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import re
 from array import array
 from pathlib import Path
@@ -19,7 +18,7 @@ from workers.contract.records import from_json_number, to_json_number
 from workers.datasets import parsing, splits, tokens
 from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Source, Stage
 from workers.datasets.parsing import BadRow, Block, Row, Unreadable, printable, problem
-from workers.datasets.splits import DEV, OPEN, OUT, TRAIN
+from workers.datasets.splits import DEV, OPEN, OUT, TRAIN, set_apart
 
 Numbers = npt.NDArray[Any]
 
@@ -402,20 +401,9 @@ class _Rows:
 
 def _split_codes(rows: _Rows, reading: Reading, findings: Findings) -> Numbers:
     """0 train, 1 dev, 2 left out, per row. Label by label, so that both splits have the same shares of labels."""
-    codes = np.frombuffer(rows.split_of, np.uint8).copy()
-    is_open = codes == OPEN
-    if is_open.any():
-        if (codes == DEV).any():
-            # A dev file was given: all else is for training.
-            codes[is_open] = TRAIN
-        else:
-            labels = np.frombuffer(rows.label_of, np.uint32)
-            chance = random.Random(reading.seed)
-            for label in sorted(rows.labels):
-                of_label = np.flatnonzero(is_open & (labels == rows.labels[label]))
-                chosen = chance.sample(range(len(of_label)), round(len(of_label) * reading.dev_fraction))
-                codes[of_label[np.fromiter(chosen, np.int64, len(chosen))]] = DEV
-            codes[codes == OPEN] = TRAIN
+    labels = np.frombuffer(rows.label_of, np.uint32)
+    of_label = (labels == rows.labels[label] for label in sorted(rows.labels))
+    codes = set_apart(np.frombuffer(rows.split_of, np.uint8), of_label, reading)
     out = int((codes == OUT).sum())
     if out:
         findings.found_note("Rows of the test split, which are not used: %(count)d.", count=out)
