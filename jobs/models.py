@@ -89,6 +89,9 @@ class Dataset(models.Model):
         TEXTS = "texts", _("texts with labels")
         NUMBERS = "numbers", _("texts with numbers")
         SEQUENCES = "sequences", _("numeric sequences")
+        TOKENS = "tokens", _("tokens with tags")
+        IMAGES = "images", _("pictures with labels")
+        LINES = "lines", _("pictures of text lines")
 
     name = models.CharField(_("name"), max_length=100)
     version = models.PositiveIntegerField(_("version"), default=1)

@@ -37,7 +37,11 @@ class _Frozen(BaseModel):
 
 # What a dataset is made of; a recipe names the one that it trains on (`Recipe.dataset_kind`), and workers/datasets/ has a
 # module for each that checks its rows.
-Kind = Literal["texts", "numbers", "sequences"]
+Kind = Literal["texts", "numbers", "sequences", "tokens", "images", "lines"]
+# Made of pictures: their rows have `"image": [offset, bytes]`, a place in the file IMAGES beside train.jsonl and dev.jsonl.
+PICTURE_KINDS: tuple[Kind, ...] = ("images", "lines")
+IMAGES = "images.bin"
+MOST_PIXELS = 64_000_000
 
 
 class SequenceReading(_Frozen):
@@ -58,6 +62,29 @@ class SequenceReading(_Frozen):
     features: list[str] = Field([], max_length=1000, description="columns; of layout “columns” the time steps in order")
     target: Literal["number", "label", "none"] = "none"
     target_column: str = Field("", max_length=100)
+
+
+class ListFile(_Frozen):
+    """A label file: a line has the path of a picture, a tab (or a space, of labels), and its label or text."""
+
+    name: str = Field(min_length=1, max_length=1000, description="within the archive or folder, or of a file beside it")
+    split: Literal["", "train", "dev", "out"] = Field("", description="empty: set apart; out: not used")
+
+
+class ImageReading(_Frozen):
+    """How pictures are found in an archive or a folder, and what belongs to them. What is written has one line per picture:
+
+    {"id": "cats/001.png", "image": [offset, bytes], "size": [width, height], "label": "cat"} or with "text" instead
+    """
+
+    layout: Literal["folders", "lists"] = Field(
+        "folders",
+        description="the folder of a picture is its label, perhaps below train, dev or test; or label files name them",
+    )
+    lists: list[ListFile] = Field([], max_length=20, description="of layout “lists”")
+    label_names: str = Field(
+        "", max_length=1000, description="a file with the names of labels: “0 cat” in a line, or a name in each"
+    )
 
 
 class Reading(_Frozen):
@@ -82,6 +109,7 @@ class Reading(_Frozen):
     seed: int = Field(2026, ge=0, lt=2**63)
     leave_out: bool = Field(False, description="rows with errors are left out instead of refusing the dataset")
     sequences: SequenceReading = SequenceReading()
+    images: ImageReading = ImageReading()
 
 
 class SourceFile(_Frozen):
@@ -159,6 +187,24 @@ class CheckResult(_Frozen):
         duplicates              {"train", "dev", "dev_in_train", "contradicting"}: rows
         baselines               {name: accuracy on dev}
         samples, first_batch    what pages show
+
+    Of pictures (`images` and `lines`) instead of text_length, length_histogram and token_lengths:
+
+        formats                 … {"PNG": pictures}
+        colours                 …: pictures that have some
+        width, height           … {"min", "p50", "p90", "p99", "max"}, in pixels
+        duplicates              as above; equal bytes
+        samples                 … [{"image": [offset, bytes], "of": the same of the whole picture, "size", "id", "label" or
+                                "text"}]; the image is a thumbnail, which stands behind the pictures in images.bin
+
+    and of `lines`, where a text of n characters with r of them equal to the one before needs n + r steps of CTC:
+
+        characters              … {character: how often}
+        unseen_characters       {character: rows of dev}: those that no training row has
+        text_length             …, as above
+        width_per_step          … {"percentiles": [101 numbers, the narrowest first],
+                                   "narrowest": [{"id", "text", "size", "image", "value"}: ten rows]},
+                                (width × 32 / height) / (n + r): how many pixels a step has at a height of 32
     """
 
     number: int

@@ -40,6 +40,9 @@ _RECIPES = {
     "texts": "workers.recipes.text_classification",
     "numbers": "workers.recipes.text_regression",
     "sequences": "workers.recipes.sequences",
+    "tokens": "workers.recipes.token_classification",
+    "images": "workers.recipes.image_classification",
+    "lines": "workers.recipes.text_lines",
 }
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from workers.contract.datasets import IMAGES
 from workers.contract.messages import AttemptSpec
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
@@ -39,7 +40,7 @@ class Preparation:
         if spec.dataset is not None:
             key = spec.dataset.key
             names = {f"{split}.jsonl" for split in spec.dataset.splits}
-            steps.append((EndReason.BAD_DATA, Text("dataset"), lambda: self._copy(key, folder.dataset, only=names)))
+            steps.append((EndReason.BAD_DATA, Text("dataset"), lambda: self._copy_dataset(key, names)))
         if spec.model_key is not None:
             model = spec.model_key
             steps.append((EndReason.MODEL_UNAVAILABLE, Text("model"), lambda: self._copy(model, folder.model)))
@@ -77,6 +78,10 @@ class Preparation:
                 )
                 break
         self._finished.set()
+
+    def _copy_dataset(self, key: str, names: set[str]) -> None:
+        pictures = {IMAGES} if (self._storage_root / key / IMAGES).exists() else set()
+        self._copy(key, self._folder.dataset, only=names | pictures)
 
     def _copy(self, key: str, target: Path, *, verify: bool = False, only: set[str] | None = None) -> None:
         source = (self._storage_root / key).resolve()
