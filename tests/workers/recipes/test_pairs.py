@@ -14,7 +14,8 @@ import paddle
 import paddlenlp.transformers as paddlenlp
 import pytest
 
-from tests.workers.trainer.conftest import OTHER, Attempt, Start
+from tests.workers.recipes.examples import OTHER
+from tests.workers.trainer.conftest import Attempt, Start
 from tests.workers.trainer.test_resume import digest, facts
 from workers.recipes.text_classification import export, model, predict
 from workers.recipes.text_classification.settings import TextClassificationSettings
@@ -141,6 +142,7 @@ def _run_readme(folder: Path) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.slow
 def test_pairs_killed_and_resumed_end_bit_for_bit_as_the_undisturbed_run(begin: Start, train: Any, pairs: Path) -> None:
     """BERT from random weights, fp16 emulated, dropout, two ranks."""
     options: dict[str, Any] = {

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.workers.recipes import test_sequences
-from tests.workers.trainer.conftest import make_attempt, write_sequences
+from tests.workers.recipes.examples import write_sequences
+from tests.workers.trainer.conftest import make_attempt
 from tests.workers.trainer.test_loop import InProcess
 from workers.recipes.sequences.settings import SequencesSettings
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.workers.trainer.conftest import Attempt, Ranks, Start, make_attempt, settings, write_sequences
+from tests.workers.recipes.examples import write_sequences
+from tests.workers.trainer.conftest import Attempt, Ranks, make_attempt, settings
 from tests.workers.trainer.test_loop import InProcess
-from tests.workers.trainer.test_resume import digest, facts
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
@@ -186,29 +186,6 @@ def test_without_normalisation_a_poisoned_value_is_skipped_and_named(train: Any,
     assert {record["skipped"] for record in attempt.steps()} == {None, "non_finite_input"}
     texts = [line["text"] for line in attempt.events("note")]
     assert "Not finite in the training rows of rank 0: values of row 5." in texts
-
-
-def test_killed_and_resumed_it_ends_bit_for_bit_as_the_undisturbed_run(
-    begin: Start, train: Any, sequences: Path
-) -> None:
-    """fp16 emulated, dropout between the layers, two ranks."""
-    options: dict[str, Any] = {
-        "data": sequences, "recipe": "sequences", "world": 2,
-        "model": {"layers": 2, "hidden_size": 8}, "regularisation": {"dropout": 0.3},
-        "training": {"batch_size": 3, "max_steps": 48}, "precision": {"mode": "fp16"},
-        "loss_scaling": {"init_scale": 2.0**24, "growth_interval": 7},
-        "checkpoints": {"every_steps": 12, "evaluate_every_steps": 10},
-    }  # fmt: skip
-    undisturbed = train("undisturbed", **options)
-    killed = begin("killed", **options).until_step(34).kill()
-    checkpoint = killed.checkpoints()[-1]
-    resumed = train("resumed", start_from=checkpoint, **options)
-    step = json.loads((checkpoint / "state.json").read_text())["step"]
-    assert step < 48
-    for rank in (0, 1):
-        assert facts(resumed, rank) == facts(undisturbed, rank)[step:]
-    assert digest(resumed) == digest(undisturbed)
-    assert any(record["skipped"] for record in undisturbed.steps())
 
 
 def test_one_rank_with_twice_the_batch_does_the_same_as_two_ranks(train: Any, sequences: Path) -> None:

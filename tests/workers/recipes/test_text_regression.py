@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import warnings
 from pathlib import Path
@@ -12,27 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.workers.trainer.conftest import GOOD, OTHER, Attempt, Ranks, Start, make_attempt
-from tests.workers.trainer.test_resume import digest, facts
+from tests.workers.recipes.examples import LARGE, write_numbers
+from tests.workers.trainer.conftest import Attempt, Ranks, make_attempt
 from workers.recipes.text_regression import metrics
-
-LARGE = 1000.0
 
 
 @pytest.fixture
 def numbered(tmp_path: Path) -> Path:
-    """The number is a thousand and how many good characters there are."""
-    folder = tmp_path / "numbered"
-    folder.mkdir()
-    draw = random.Random(7)
-    for split, count in (("train", 96), ("dev", 21)):
-        with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
-            for _ in range(count):
-                good = draw.randint(0, 5)
-                words = draw.choices(OTHER, k=draw.randint(1, 6)) + draw.choices(GOOD, k=good)
-                draw.shuffle(words)
-                file.write(json.dumps({"text": "".join(words), "label": LARGE + good}, ensure_ascii=False) + "\n")
-    return folder
+    write_numbers(tmp_path / "numbered")
+    return tmp_path / "numbered"
 
 
 def test_correlations_are_those_of_numpy_and_of_ranks_by_hand_however_the_rows_are_divided() -> None:
@@ -102,26 +89,6 @@ def _run_readme(folder: Path) -> dict[str, Any]:
         warnings.simplefilter("ignore")
         exec("\n".join(lines).replace("path/of/this/folder", str(folder)), names)  # noqa: S102
     return names
-
-
-def test_killed_and_resumed_it_ends_bit_for_bit_as_the_undisturbed_run(
-    begin: Start, train: Any, numbered: Path
-) -> None:
-    options: dict[str, Any] = {
-        "data": numbered, "recipe": "text_regression", "world": 2,
-        "training": {"batch_size": 3, "max_steps": 36}, "precision": {"mode": "fp16"},
-        "loss_scaling": {"init_scale": 2.0**20, "growth_interval": 7},
-        "checkpoints": {"every_steps": 12, "evaluate_every_steps": 10},
-    }  # fmt: skip
-    undisturbed = train("undisturbed", **options)
-    killed = begin("killed", **options).until_step(20, timeout_s=90).kill()
-    checkpoint = killed.checkpoints()[-1]
-    resumed = train("resumed", start_from=checkpoint, **options)
-    step = json.loads((checkpoint / "state.json").read_text())["step"]
-    assert step < 36
-    for rank in (0, 1):
-        assert facts(resumed, rank) == facts(undisturbed, rank)[step:]
-    assert digest(resumed) == digest(undisturbed)
 
 
 def test_one_rank_with_twice_the_batch_does_the_same_as_two_ranks(train: Any, numbered: Path) -> None:

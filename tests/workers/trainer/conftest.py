@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.workers.recipes.examples import EXAMPLES, write_texts
 from workers.contract import records
 from workers.contract.messages import AttemptSpec, CheckpointRef, Control, DatasetRef
 from workers.recipes import registry
@@ -32,60 +32,11 @@ with warnings.catch_warnings():
 
 paddle.set_device("cpu")
 
-# One forward pass takes a few milliseconds at these sizes.
-TINY = {
-    "model": {"hidden_size": 16, "layers": 1, "heads": 2, "vocabulary_size": 100},
-    "data": {"max_length": 16},
-    "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
-    "optimizer": {"learning_rate": 1e-3},
-}
-TINY_SEQUENCES: dict[str, dict[str, Any]] = {
-    "model": {"hidden_size": 8},
-    "data": {"max_length": 16},
-    "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
-    "optimizer": {"learning_rate": 1e-2},
-}
-GOOD, BAD, OTHER = (
-    "好喜欢美妙",
-    "坏讨厌丑差",
-    "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面而方后多定行学法所民得经",
-)
-
 
 def settings(recipe: str = "text_classification", **changes: dict[str, Any]) -> Any:
-    tiny = {"text_classification": TINY, "text_regression": TINY, "sequences": TINY_SEQUENCES}[recipe]
+    tiny = EXAMPLES[recipe].settings
     merged = {group: {**tiny.get(group, {}), **changes.get(group, {})} for group in tiny.keys() | changes.keys()}
     return registry.recipe(recipe).settings.model_validate(merged)
-
-
-def write_dataset(folder: Path, train: int = 64, dev: int = 21, **columns: dict[int, Any]) -> None:
-    """Rows whose label follows from the characters. `columns`: name -> {training row, from 1: value}; all others get 1.0."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draw = random.Random(7)
-    for split, count in (("train", train), ("dev", dev)):
-        with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
-            for number in range(1, count + 1):
-                label = draw.choice(["neg", "pos"])
-                words = draw.choices(OTHER, k=draw.randint(2, 10)) + draw.choices(GOOD if label == "pos" else BAD, k=2)
-                draw.shuffle(words)
-                row: dict[str, Any] = {"text": "".join(words), "label": label}
-                for name, values in columns.items():
-                    row[name] = values.get(number, 1.0) if split == "train" else 1.0
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-
-def write_sequences(folder: Path, train: int = 64, dev: int = 21, label: bool = False, steps: int = 20) -> None:
-    """Sequences of different lengths whose target is the mean of the last three of “x”; the label says whether it is high."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draw = random.Random(7)
-    for split, count in (("train", train), ("dev", dev)):
-        with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
-            for number in range(1, count + 1):
-                x = [draw.lognormvariate(3, 1) for _ in range(draw.randint(3, steps))]
-                mean = sum(x[-3:]) / 3
-                row = {"id": f"s{number}", "features": {"x": x, "same": [5.0] * len(x)}}
-                row |= {"label": "neg" if mean < 25 else "pos"} if label else {"target": mean}
-                file.write(json.dumps(row) + "\n")
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -259,7 +210,9 @@ def make_attempt(
         "name": "test",
         "recipe": recipe,
         "settings": settings(recipe, **changes).model_dump(mode="json"),
-        "dataset": DatasetRef(id=1, name="words", key="k", content_hash="h", splits={}, labels=["neg", "pos"]),
+        "dataset": DatasetRef(
+            id=1, name="words", key="k", content_hash="h", splits={}, labels=list(EXAMPLES[recipe].labels)
+        ),
         "start_from": reference,
         "devices": list(range(world)),
         "dry_run_steps": dry_run_steps,
@@ -270,7 +223,7 @@ def make_attempt(
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    write_dataset(tmp_path / "words")
+    write_texts(tmp_path / "words")
     return tmp_path / "words"
 
 

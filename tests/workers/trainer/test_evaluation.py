@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
 
-from tests.workers.trainer.conftest import write_dataset
+from tests.workers.recipes.examples import write_texts
 
 
 def test_it_is_exact_for_shards_of_unequal_size(tmp_path: Path, train: Any) -> None:
-    write_dataset(tmp_path / "uneven", dev=23)  # over three ranks: 8, 8 and 7 rows, in batches of 4
+    write_texts(tmp_path / "uneven", dev=23)  # over three ranks: 8, 8 and 7 rows, in batches of 4
     options = {"data": tmp_path / "uneven", "training": {"max_steps": 30, "batch_size": 4}}
     trained = train("trained", **options)
     start = trained.checkpoints()[-1]
@@ -29,13 +29,13 @@ def test_it_is_exact_for_shards_of_unequal_size(tmp_path: Path, train: Any) -> N
 
 
 def test_a_split_smaller_than_the_ranks_is_evaluated_too(tmp_path: Path, train: Any) -> None:
-    write_dataset(tmp_path / "two", dev=2)
+    write_texts(tmp_path / "two", dev=2)
     (line,) = train("run", world=3, data=tmp_path / "two", training={"max_steps": 2}).events("evaluation")
     assert line["metrics"]["rows"] == 2
 
 
 def test_a_sample_of_the_training_rows_is_measured_too_without_dropout(tmp_path: Path, train: Any) -> None:
-    write_dataset(tmp_path / "few", train=16, dev=21)  # fewer than the dev rows: all of them are the sample
+    write_texts(tmp_path / "few", train=16, dev=21)  # fewer than the dev rows: all of them are the sample
     options = {"data": tmp_path / "few", "regularisation": {"dropout": 0.5}, "optimizer": {"learning_rate": 1e-2}}
     run = train("run", training={"max_steps": 60}, checkpoints={"evaluate_every_steps": 30}, **options)
     first, last = (line["metrics"]["train"] for line in run.events("evaluation"))

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.workers.trainer.conftest import Attempt, Ranks, Start, make_attempt, write_dataset
+from tests.workers.recipes.examples import write_texts
+from tests.workers.trainer.conftest import Attempt, Ranks, Start, make_attempt
 from workers.contract.messages import Control, Request
 
 STEADY = {"dropout": 0.0}
@@ -45,7 +46,7 @@ def test_every_rank_records_every_step_and_they_agree_on_what_is_global(train: A
 
 
 def test_a_last_batch_of_fewer_rows_than_ranks_still_counts_right(tmp_path: Path, train: Any) -> None:
-    write_dataset(tmp_path / "odd", train=13, dev=3)
+    write_texts(tmp_path / "odd", train=13, dev=3)
     options = {"training": {"max_steps": 9}, "regularisation": STEADY, "data": tmp_path / "odd"}
     three = train("three", world=3, **options | {"training": {"batch_size": 4, "max_steps": 4}})
     one = train("one", world=1, **options | {"training": {"batch_size": 12, "max_steps": 4}})
@@ -61,7 +62,7 @@ def test_a_last_batch_of_fewer_rows_than_ranks_still_counts_right(tmp_path: Path
 def test_a_poisoned_row_is_skipped_by_all_and_named_with_its_rank_and_step(
     tmp_path: Path, train: Any, mode: str
 ) -> None:
-    write_dataset(tmp_path / "poisoned", weight={30: "nan"})
+    write_texts(tmp_path / "poisoned", weight={30: "nan"})
     attempt = train(
         "poisoned",
         world=2,
@@ -85,8 +86,8 @@ def test_a_poisoned_row_is_skipped_by_all_and_named_with_its_rank_and_step(
 
 def test_ranks_that_see_different_data_stop(tmp_path: Path, zygote: Any, dataset: Path) -> None:
     """As if another node had another copy of the dataset."""
-    write_dataset(tmp_path / "other", weight={1: 3.0, 2: 3.0, 3: 3.0, 4: 3.0})
-    write_dataset(tmp_path / "plain", weight={})
+    write_texts(tmp_path / "other", weight={1: 3.0, 2: 3.0, 3: 3.0, 4: 3.0})
+    write_texts(tmp_path / "plain", weight={})
     attempt = make_attempt(tmp_path / "run", tmp_path / "plain", world=2, data={"weight_column": "weight"})
     other = make_attempt(
         tmp_path / "run-on-another-host", tmp_path / "other", world=2, data={"weight_column": "weight"}
@@ -97,7 +98,7 @@ def test_ranks_that_see_different_data_stop(tmp_path: Path, zygote: Any, dataset
 
 
 def test_training_goes_on_past_a_poisoned_row(tmp_path: Path, train: Any) -> None:
-    write_dataset(tmp_path / "poisoned", weight={30: math.inf})
+    write_texts(tmp_path / "poisoned", weight={30: math.inf})
     attempt = train(
         "poisoned",
         world=2,

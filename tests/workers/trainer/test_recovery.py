@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.workers.trainer.conftest import write_dataset
+from tests.workers.recipes.examples import write_texts
 from tests.workers.trainer.test_loop import InProcess, in_process, same  # noqa: F401
 from workers.contract.states import EndReason
 
@@ -139,7 +139,7 @@ def test_a_skipped_spike_does_not_lower_the_loss_scale(in_process: Any) -> None:
 
 def test_all_ranks_rewind_alike_though_only_the_first_reads_the_checkpoint(tmp_path: Path, train: Any) -> None:
     """One NaN among 64 rows: the step that meets it is bad on one rank, and both go back."""
-    write_dataset(tmp_path / "poisoned", weight={40: "nan"})
+    write_texts(tmp_path / "poisoned", weight={40: "nan"})
     attempt = train(
         "both",
         world=2,

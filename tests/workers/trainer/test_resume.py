@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from tests.workers.trainer.conftest import Attempt, Start, write_dataset
+from tests.workers.recipes.examples import write_texts
+from tests.workers.trainer.conftest import Attempt, Start
 from workers.contract.messages import Control, Request
 
 LONG = {
@@ -228,7 +229,7 @@ def evaluations(attempt: Attempt) -> list[tuple[int, bool, Any]]:
 
 
 def test_a_poisoned_run_can_be_retried_without_its_weights(tmp_path: Path, train: Any) -> None:
-    write_dataset(tmp_path / "poisoned", weight=dict.fromkeys(range(1, 65), "nan"))
+    write_texts(tmp_path / "poisoned", weight=dict.fromkeys(range(1, 65), "nan"))
     outcome = train(
         "poisoned", data=tmp_path / "poisoned", columns={"weight_column": "weight"}, limits={"skip_limit": 3}
     ).outcome()

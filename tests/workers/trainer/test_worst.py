@@ -13,14 +13,14 @@ import numpy as np
 import paddle
 import pytest
 
-from tests.workers.trainer.conftest import write_dataset
+from tests.workers.recipes.examples import write_texts
 from workers.contract.messages import Control, Request
 from workers.trainer import worst
 from workers.trainer.task import Batch
 
 
 def test_they_are_the_rows_of_the_dev_file_with_the_best_weights(tmp_path: Path, train: Any) -> None:
-    write_dataset(tmp_path / "data", dev=30)
+    write_texts(tmp_path / "data", dev=30)
     run = train("run", data=tmp_path / "data", training={"max_steps": 30}, checkpoints={"evaluate_every_steps": 10})
     (said,) = run.events("worst")
     best = [line for line in run.events("evaluation") if line["best"]][-1]

@@ -1,0 +1,99 @@
+"""One tiny run of every recipe: the files of its dataset, and settings with which a step takes a few milliseconds.
+
+Who adds a recipe adds a line to EXAMPLES; the tests of what every recipe must do then run with it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+GOOD, BAD, OTHER = (
+    "好喜欢美妙",
+    "坏讨厌丑差",
+    "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面而方后多定行学法所民得经",
+)
+LARGE = 1000.0
+
+
+@dataclass(frozen=True)
+class Example:
+    write: Callable[[Path], None]  # the prepared dataset, into a folder that need not be there yet
+    settings: dict[str, dict[str, Any]]
+    labels: tuple[str, ...] = ("neg", "pos")
+    # What is left to chance in a step: dropout, augmentation. Resuming must bring that back too.
+    chance: dict[str, dict[str, Any]] = field(default_factory=lambda: {"regularisation": {"dropout": 0.2}})
+
+
+def write_texts(folder: Path, train: int = 64, dev: int = 21, **columns: dict[int, Any]) -> None:
+    """Rows whose label follows from the characters. `columns`: name -> {training row, from 1: value}; all others get 1.0."""
+
+    def row(draw: random.Random, split: str, number: int) -> dict[str, Any]:
+        label = draw.choice(["neg", "pos"])
+        words = draw.choices(OTHER, k=draw.randint(2, 10)) + draw.choices(GOOD if label == "pos" else BAD, k=2)
+        draw.shuffle(words)
+        more = {name: values.get(number, 1.0) if split == "train" else 1.0 for name, values in columns.items()}
+        return {"text": "".join(words), "label": label, **more}
+
+    _write(folder, train, dev, row)
+
+
+def write_numbers(folder: Path, train: int = 96, dev: int = 21) -> None:
+    """The number is a thousand and how many good characters there are."""
+
+    def row(draw: random.Random, split: str, number: int) -> dict[str, Any]:
+        good = draw.randint(0, 5)
+        words = draw.choices(OTHER, k=draw.randint(1, 6)) + draw.choices(GOOD, k=good)
+        draw.shuffle(words)
+        return {"text": "".join(words), "label": LARGE + good}
+
+    _write(folder, train, dev, row)
+
+
+def write_sequences(folder: Path, train: int = 64, dev: int = 21, label: bool = False, steps: int = 20) -> None:
+    """Sequences of different lengths whose target is the mean of the last three of “x”; the label says whether it is high."""
+
+    def row(draw: random.Random, split: str, number: int) -> dict[str, Any]:
+        x = [draw.lognormvariate(3, 1) for _ in range(draw.randint(3, steps))]
+        mean = sum(x[-3:]) / 3
+        found: dict[str, Any] = {"id": f"s{number}", "features": {"x": x, "same": [5.0] * len(x)}}
+        return found | ({"label": "neg" if mean < 25 else "pos"} if label else {"target": mean})
+
+    _write(folder, train, dev, row)
+
+
+def _write(folder: Path, train: int, dev: int, row: Callable[[random.Random, str, int], dict[str, Any]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(7)
+    for split, count in (("train", train), ("dev", dev)):
+        lines: Iterator[str] = (
+            json.dumps(row(draw, split, number), ensure_ascii=False) + "\n" for number in range(1, count + 1)
+        )
+        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+_TEXTS: dict[str, dict[str, Any]] = {
+    "model": {"hidden_size": 16, "layers": 1, "heads": 2, "vocabulary_size": 100},
+    "data": {"max_length": 16},
+    "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
+    "optimizer": {"learning_rate": 1e-3},
+}
+
+EXAMPLES: dict[str, Example] = {
+    "text_classification": Example(write_texts, _TEXTS),
+    "text_regression": Example(write_numbers, _TEXTS),
+    "sequences": Example(
+        write_sequences,
+        {
+            "model": {"hidden_size": 8},
+            "data": {"max_length": 16},
+            "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
+            "optimizer": {"learning_rate": 1e-2},
+        },
+        chance={"model": {"hidden_size": 8, "layers": 2}, "regularisation": {"dropout": 0.3}},
+    ),
+}
