@@ -34,6 +34,7 @@ from workers.contract.datasets import (
     Reading,
     SequenceReading,
     SourceFile,
+    TagReading,
     check_key,
     dataset_key,
     upload_key,
@@ -239,7 +240,13 @@ def guessed_sequences(look: Look | None) -> SequenceReading:
     return (look and guess.sequences(look, asked=True)) or SequenceReading()
 
 
+def guessed_tags(look: Look | None) -> TagReading:
+    return (look and guess.tags(look)) or TagReading()
+
+
 def guessed(look: Look) -> Reading:
+    if tagged := guess.tags(look):
+        return look.reading.model_copy(update={"kind": "tokens", "tagging": tagged})
     how = guess.sequences(look)
     return look.reading.model_copy(update={"kind": "sequences", "sequences": how}) if how else look.reading
 

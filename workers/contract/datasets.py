@@ -64,6 +64,24 @@ class SequenceReading(_Frozen):
     target_column: str = Field("", max_length=100)
 
 
+class TagReading(_Frozen):
+    """How tokens with a tag each are read. What is written has one line per row:
+
+    {"tokens": ["在", "北", "京"], "tags": ["O", "B-LOC", "I-LOC"]}
+    """
+
+    layout: Literal["lists", "spans"] = Field(
+        "lists",
+        description="a column has the tokens and another their tags; or a column has the text and another its entities, each "
+        "with “start”, “end” (one after the last character) and “label”",
+    )
+    scheme: Literal["bio", "bioes", "none"] = Field(
+        "bio", description="B- and I-; with E- and S- (or L- and U-, BILOU) too; or tags that stand for themselves"
+    )
+    tokens_column: str = Field("tokens", min_length=1, max_length=100, description="of CoNLL files its number, from 1")
+    tags_column: str = Field("tags", min_length=1, max_length=100)
+
+
 class ListFile(_Frozen):
     """A label file: a line has the path of a picture, a tab (or a space, of labels), and its label or text."""
 
@@ -92,8 +110,8 @@ class Reading(_Frozen):
     “text_b” where they are pairs."""
 
     kind: Kind = "texts"
-    format: Literal["table", "jsonl"] = "jsonl"
-    delimiter: Literal[",", ";", "\t", "|"] = ","
+    format: Literal["table", "jsonl", "conll"] = "jsonl"
+    delimiter: Literal[",", ";", "\t", "|", " "] = Field(",", description="of CoNLL a tab, or else whatever is blank")
     quotes: bool = Field(True, description="quotation marks enclose fields; off for most TSV files")
     header: bool = Field(True, description="the first row has the names of the columns; without, they are 1, 2 …")
     encoding: Literal["utf-8", "gb18030"] = "utf-8"
@@ -109,6 +127,7 @@ class Reading(_Frozen):
     seed: int = Field(2026, ge=0, lt=2**63)
     leave_out: bool = Field(False, description="rows with errors are left out instead of refusing the dataset")
     sequences: SequenceReading = SequenceReading()
+    tagging: TagReading = TagReading()
     images: ImageReading = ImageReading()
 
 

@@ -7,6 +7,8 @@ checking.py    the entry: a function per kind of dataset
 texts.py       rows of texts with labels → findings, statistics, splits
 numbered.py    the same of texts with numbers
 sequences.py   the same of numeric sequences
+tagged.py      the same of tokens with a tag each
+tagging.py     tags and the spans they make; how a text falls into tokens
 findings.py    what a check finds and makes
 splits.py      train.jsonl and dev.jsonl, written once; rows from all over them
 tokens.py      how many tokens a text has for training from scratch

@@ -9,12 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from workers.contract.datasets import SPLITS, Reading
-from workers.datasets import numbered, sequences, texts
+from workers.datasets import numbered, sequences, tagged, texts
 from workers.datasets.findings import Findings, Outcome, Source, Stage
 from workers.datasets.parsing import Unreadable
 
 # Of each kind of dataset the function that reads, judges, measures and writes it. It may raise Unreadable.
-KINDS = {"texts": texts.check, "numbers": numbered.check, "sequences": sequences.check}
+KINDS = {
+    "texts": texts.check,
+    "numbers": numbered.check,
+    "sequences": sequences.check,
+    "tokens": tagged.check,
+}
 
 __all__ = ["Outcome", "Source", "check"]
 

@@ -1,4 +1,4 @@
-"""Whether the first rows of a file look like numeric sequences, and how they would be read."""
+"""Whether the first rows of a file look like numeric sequences or tagged tokens, and how they would be read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import re
 from typing import Any
 
-from workers.contract.datasets import SequenceReading
+from workers.contract.datasets import SequenceReading, TagReading
+from workers.datasets import tagging
 from workers.datasets.parsing import TEXT_NAMES, Look
 
 ID_NAMES = (
@@ -25,6 +26,9 @@ ID_NAMES = (
 )
 ORDER_NAMES = ("step", "time", "timestamp", "datetime", "date", "t", "order", "index", "时间", "日期", "序号")
 TARGET_NAMES = ("target", "y", "label", "class", "category", "目标", "标签", "类别")
+TOKEN_NAMES = ("tokens", "words", "chars", "characters", "词", "字")
+TAG_NAMES = ("tags", "ner_tags", "bio_tags", "labels", "ner", "pos_tags", "pos", "标签", "标注")
+ENTITY_NAMES = ("entities", "spans", "label", "实体")
 _SPLIT_NAMES = ("split", "set", "partition", "数据集", "划分")
 # So many columns of numbers in a row are the time steps of one feature.
 FEWEST_STEPS = 8
@@ -65,6 +69,45 @@ def sequences(look: Look, *, asked: bool = False) -> SequenceReading | None:
     if numeric and (id_column or asked):
         return SequenceReading(layout="steps", order_column=order_column, features=numeric, **common)
     return None
+
+
+def tags(look: Look) -> TagReading | None:
+    """None if the rows have no tokens and no entities."""
+    names = {column.lower(): column for column in look.columns}
+    if not look.rows:
+        return None
+    values = {column: [row.values.get(column) for row in look.rows] for column in look.columns}
+    if look.reading.format == "conll":
+        # CoNLL-U has numbers first, then words, lemmas, parts of speech.
+        conllu = len(look.columns) == 10 and all(one[0] == "1" for one in values["1"] if one)
+        column = "4" if conllu else look.columns[-1]
+        return TagReading(tokens_column="2" if conllu else "1", tags_column=column, scheme=_scheme(values[column]))
+    text, entities = _first(TEXT_NAMES, names), _first(ENTITY_NAMES, names)
+    if text and entities and all(_is_list_of(value, (dict, list)) for value in values[entities]):
+        return TagReading(layout="spans", tokens_column=text, tags_column=entities)
+    lists = [column for column in look.columns if all(_is_list_of(value, (str,)) for value in values[column])]
+    token_column = next((names[name] for name in TOKEN_NAMES if names.get(name) in lists), lists[0] if lists else "")
+    if not token_column:
+        return None
+    tag_column = _first(TAG_NAMES, names) or next((column for column in lists if column != token_column), "")
+    if not tag_column or tag_column == token_column:
+        return None
+    return TagReading(tokens_column=token_column, tags_column=tag_column, scheme=_scheme(values[tag_column]))
+
+
+def _scheme(rows: list[Any]) -> tagging.Scheme:
+    found = {tag for row in rows if isinstance(row, list) for tag in row if isinstance(tag, str)}
+    if found <= {tagging.OUTSIDE}:
+        return "bio"
+    # One tag that does not fit is an error of the file rather than another scheme.
+    tagged = [tag for tag in found if tag != tagging.OUTSIDE]
+    if sum(tagging.fits(tag, "bioes") for tag in tagged) < 0.8 * len(tagged):
+        return "none"
+    return "bioes" if any(tag[0] in "ESLU" and tagging.fits(tag, "bioes") for tag in tagged) else "bio"
+
+
+def _is_list_of(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kinds) for item in value)
 
 
 def _constant_within(id_column: str, order_column: str, values: dict[str, list[Any]]) -> str:

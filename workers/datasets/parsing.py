@@ -9,7 +9,9 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -28,6 +30,8 @@ PREVIEW_ROWS = 8
 # What is read at once: its rows stay in the processor's cache.
 BLOCK_BYTES = 256 * 1024
 MOST_COLUMNS = 1000
+# A longer sentence is a file without blank lines.
+MOST_TOKENS = 10_000
 BOM = codecs.BOM_UTF8
 
 Values = dict[str, Any]
@@ -116,7 +120,10 @@ def rows(
     """All rows in order; blank lines are passed over. `progress` is told the bytes read. Raises Unreadable."""
     _refuse_other_formats(file)
     lines = _Lines(file, reading.encoding, progress)
-    yield from _objects(lines) if reading.format == "jsonl" else _Table(lines, reading).rows()
+    if reading.format == "conll":
+        yield from _sentences(lines, reading.delimiter)
+    else:
+        yield from _objects(lines) if reading.format == "jsonl" else _Table(lines, reading).rows()
 
 
 def blocks(
@@ -257,6 +264,58 @@ def _objects_at_once(raw: bytes, before: _Lines, reading: Reading) -> tuple[Bloc
     if set(map(type, objects)) - {dict}:
         return None, 0
     return Block(numbers, [], [], objects, lines), used
+
+
+# --- CoNLL -----------------------------------------------------------------------------------
+
+# A token that CoNLL-U repeats in parts, or one that is only meant.
+_RANGE = re.compile(r"\d+[-.]\d+")
+_COLUMNS_OF_CONLLU = 10
+
+
+def _sentences(lines: _Lines, delimiter: str) -> Iterator[Row | BadRow]:
+    """A row per sentence: of each column, by its number from 1, what stands in its lines. Blank lines end a sentence; comments
+    (“# …” that are no token) and -DOCSTART- are passed over. A row's number is that of the sentence's first line, a fault's
+    that of its line."""
+    columns, start = 0, 0
+    sentence: list[list[str]] = []
+    bad: BadRow | None = None
+    for line in itertools.chain(lines, [""]):
+        number = lines.number
+        fault = lines.take_fault(number)
+        fields = line.strip("\r\n").split("\t") if delimiter == "\t" else line.split()
+        blank = not line.strip()
+        if blank or fields[0] == "-DOCSTART-":
+            if sentence or bad:
+                yield bad or Row(start, {str(i + 1): list(of) for i, of in enumerate(zip(*sentence, strict=True))}, b"")
+            sentence, bad = [], fault
+            continue
+        if fault:
+            bad = bad or fault
+            continue
+        if (
+            line.startswith("#")
+            and not sentence
+            and not bad
+            and (len(fields) == 1 or len(fields) != columns > 1 or not columns)
+        ):
+            continue
+        if len(fields) == _COLUMNS_OF_CONLLU and _RANGE.fullmatch(fields[0]):
+            continue
+        columns = columns or len(fields)
+        if len(fields) != columns:
+            bad = bad or problem(
+                "Sentences with a line of another number of columns than %(columns)d: %(count)d.",
+                number,
+                f"{len(fields)}: {line.strip()}",
+                columns=columns,
+            )
+        if not sentence:
+            start = number
+        sentence.append(fields)
+        if len(sentence) > MOST_TOKENS:
+            bad = bad or problem("Rows with more than %(limit)d tokens: %(count)d.", start, limit=MOST_TOKENS)
+            sentence = []
 
 
 # --- tables ----------------------------------------------------------------------------------
@@ -427,6 +486,8 @@ _FIRST_OF_PAIRS = {
     "hypothesis": "premise", "question2": "question1",
 }  # fmt: skip
 LABEL_NAMES = ("label", "labels", "class", "category", "sentiment", "标签", "类别")
+CONLL_SUFFIXES = (".conll", ".conllu", ".bio", ".iob")
+_LOOKS_TAGGED = re.compile(r"O|[BIESLU]-\S+")
 SPLIT_NAMES = ("split", "set", "partition", "数据集", "划分")
 
 
@@ -505,6 +566,8 @@ def _guess(head: bytes, name: str) -> Reading:
     suffix = Path(name).suffix.lower()
     if suffix in (".jsonl", ".json", ".ndjson") or text.lstrip().startswith("{"):
         return Reading(format="jsonl", encoding=encoding)
+    if (separator := _separator_of_conll(text, suffix in CONLL_SUFFIXES)) is not None:
+        return Reading(format="conll", delimiter=separator, encoding=encoding, kind="tokens")
     lines = [line for line in text.splitlines() if line.strip()][:50]
     delimiter = _delimiter(lines, "\t" if suffix in (".tsv", ".tab") else ",")
     first = lines[0].split(delimiter) if lines else []
@@ -519,6 +582,23 @@ def _guess(head: bytes, name: str) -> Reading:
         text_column="text" if header else "1",
         label_column="label" if header else "2",
     )
+
+
+def _separator_of_conll(text: str, said: bool) -> Literal["\t", " "] | None:
+    """None if it does not look like CoNLL: sentences with blank lines between, whose lines end with a tag. `said`: the file's
+    name says that it is."""
+    lines = [line.strip("\r") for line in text.split("\n")[:500]]
+    tokens = [line for line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))]
+    tabs = bool(tokens) and all("\t" in line for line in tokens)
+    if said:
+        return "\t" if tabs else " "
+    if not tokens or "" not in [line.strip() for line in lines[:-1]]:
+        return None
+    fields = [line.split("\t") if tabs else line.split() for line in tokens]
+    tagged = sum(bool(_LOOKS_TAGGED.fullmatch(of[-1])) for of in fields)
+    if len({len(of) for of in fields}) > 1 or len(fields[0]) < 2 or tagged < 0.9 * len(fields):
+        return None
+    return "\t" if tabs else " "
 
 
 def _encoding(head: bytes) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from workers.contract.datasets import is_plain_key
-from workers.datasets.parsing import Unreadable
+from workers.datasets.parsing import CONLL_SUFFIXES, Unreadable
 
-SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".jsonl", ".json", ".ndjson")
+SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".jsonl", ".json", ".ndjson", *CONLL_SUFFIXES)
 
 
 def open_below(path: Path, roots: Sequence[Path]) -> BinaryIO:
