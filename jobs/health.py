@@ -20,16 +20,24 @@ SEARCHING_SKIPS = 16
 SKIPS_IN_A_ROW = 10
 # Above this share of clipped steps a lower learning rate is better than clipping.
 WATCH_CLIPS, ENOUGH_CLIPS = 0.5, 50
-UNSTABLE_ENDS = {EndReason.NON_FINITE, EndReason.LOSS_SCALE_COLLAPSED, EndReason.DIVERGED}
+UNSTABLE_ENDS = {
+    EndReason.NON_FINITE,
+    EndReason.LOSS_SCALE_COLLAPSED,
+    EndReason.DIVERGED,
+    EndReason.RANKS_DIFFER,
+}
 
 
 @dataclass(frozen=True)
 class Health:
     word: str  # healthy, watch, unhealthy, or "" when there is nothing to judge yet
     why: str = ""
+    over: bool = False  # what ended it came from elsewhere
 
     @property
     def label(self) -> str:
+        if self.over and self.word == "healthy":
+            return _("numbers were healthy")
         return {"healthy": _("healthy"), "watch": _("watch"), "unhealthy": _("unhealthy")}.get(self.word, "—")
 
 
@@ -73,6 +81,10 @@ def health(
             "watch",
             _("%(share).0f %% of the steps were clipped: a lower learning rate may do better.")
             % {"share": 100 * clipped / attempted},
+        )
+    if status == Status.FAILED:
+        return Health(
+            "healthy", _("Losses and gradients were fine to the end: what ended it lies elsewhere."), over=True
         )
     return Health("healthy")
 

@@ -49,6 +49,7 @@ END_REASON_LABELS = {
     EndReason.NON_FINITE: _("NaN or infinity"),
     EndReason.LOSS_SCALE_COLLAPSED: _("loss scale collapsed"),
     EndReason.DIVERGED: _("diverged"),
+    EndReason.RANKS_DIFFER: _("ranks differ"),
     EndReason.OUT_OF_MEMORY: _("out of memory"),
     EndReason.DISK_FULL: _("disk full"),
     EndReason.BAD_DATA: _("bad data"),

@@ -565,9 +565,18 @@ def good_checkpoints(job: Job) -> list[Checkpoint]:
     return list(_usable(job))
 
 
-def doubtful_checkpoints(job: Job) -> set[int]:
-    """Finite, and yet the very next step went wrong, or things were wrong already: the weights are too far out, or the
-    next batch is broken. Starting there would fail again at once."""
+def doubtful_checkpoints(job: Job) -> dict[int, str]:
+    """Finite, and yet not to start from unless somebody insists: key -> why."""
+    again = _("the very next step was not finite: from here it would most likely fail again")
+    differ = _(
+        "the ranks were not compared any more before it was made: its weights may be those of the one that was wrong"
+    )
+    return dict.fromkeys(_before_a_bad_step(job), again) | dict.fromkeys(_of_ranks_that_differ(job), differ)
+
+
+def _before_a_bad_step(job: Job) -> set[int]:
+    """The very next step went wrong, or things were wrong already: the weights are too far out, or the next batch is
+    broken."""
     failed = job.attempts.filter(
         end_reason__in=[EndReason.NON_FINITE, EndReason.LOSS_SCALE_COLLAPSED, EndReason.DIVERGED],
         end_step__isnull=False,
@@ -576,6 +585,18 @@ def doubtful_checkpoints(job: Job) -> set[int]:
     for attempt, start, step in failed.values_list("pk", "start_from", "end_step"):
         bad |= Q(step__gte=(step or 0) - 1) & (Q(attempt=attempt) | Q(pk=start))
     return set(Checkpoint.objects.filter(bad, attempt__job=job).values_list("pk", flat=True))
+
+
+def _of_ranks_that_differ(job: Job) -> set[int]:
+    """Made since the weights of all ranks were last found to be the same; with no such comparison, all of the attempt."""
+    found: set[int] = set()
+    for attempt in job.attempts.filter(end_reason=EndReason.RANKS_DIFFER, end_step__isnull=False):
+        every = attempt.settings.get("monitoring", {}).get("compare_ranks_every")
+        compared = ((attempt.end_step or 0) - 1) // every * every if every else 0
+        # Step n compares what step n - 1 left.
+        newer = Checkpoint.objects.filter(attempt=attempt, step__gte=compared)
+        found |= set(newer.values_list("pk", flat=True))
+    return found
 
 
 def _usable(job: Job) -> QuerySet[Checkpoint]:

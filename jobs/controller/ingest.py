@@ -6,13 +6,15 @@ commit leaves everything as it was; after it, the same entries come again and ar
 
 What cannot be applied must not stop the rest for ever. An entry that is no entry is dropped; a line of
 a report or of events that makes no sense is passed over with an event that says where it was; a step
-record that makes no sense is kept as it is, and is not charted. Only the database or Redis being away
+record that makes no sense is kept as it is, and is not charted. A kind of stream that only a newer
+host knows is acknowledged and not kept, or its supervisor would send it for ever. Only the database or Redis being away
 stops a round, and then the whole round is done again.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -49,6 +51,8 @@ _READ = 64
 SPACING_S = {"sqlite": 0.25}
 DEFAULT_SPACING_S = 0.05
 KEPT_S = 86_400
+# As wide as the cursor's column.
+_STREAM = re.compile(r"[a-z_]{1,10}")
 
 _CHANGED = {Kind.LOG: {"log"}, Kind.STEPS: {"steps"}, Kind.EVENTS: {"events"}, Kind.REPORT: {"events"}}
 
@@ -58,14 +62,14 @@ class Entry:
     id: bytes
     attempt: str
     rank: int
-    kind: Kind
+    kind: Kind | str  # a string: a newer host's
     offset: int
     body: bytes
 
     @classmethod
     def of(cls, id: bytes, fields: dict[bytes, bytes]) -> Entry:
         """Raises KeyError or ValueError if it is none."""
-        kind, body, offset = Kind(fields[b"kind"].decode()), fields[b"body"], int(fields[b"offset"])
+        kind, body, offset = _kind(fields[b"kind"].decode()), fields[b"body"], int(fields[b"offset"])
         if offset < 0 or not body or (kind is not Kind.LOG and not body.endswith(b"\n")):
             raise ValueError("not whole lines at an offset")
         attempt = fields[b"attempt"].decode("ascii")
@@ -75,6 +79,14 @@ class Entry:
         if abs(rank) > 100_000:
             raise ValueError("not a rank")
         return cls(id, attempt, rank, kind, offset, body)
+
+
+def _kind(name: str) -> Kind | str:
+    if name in set(Kind):
+        return Kind(name)
+    if not _STREAM.fullmatch(name):
+        raise ValueError("not a kind of stream")
+    return name
 
 
 @dataclass
@@ -166,10 +178,10 @@ def apply(entries: list[Entry]) -> Round:
             for cursor in Cursor.objects.select_for_update().filter(attempt__in=list(attempts.values()))
         }
         for attempt, rank, kind, pieces in _streams(entries, attempts):
-            cursor = cursors.get((attempt.pk, rank, kind.value))
+            cursor = cursors.get((attempt.pk, rank, str(kind)))
             if cursor is None:
-                cursor = Cursor.objects.get_or_create(attempt=attempt, rank=rank, kind=kind.value)[0]
-                cursors[attempt.pk, rank, kind.value] = cursor
+                cursor = Cursor.objects.get_or_create(attempt=attempt, rank=rank, kind=str(kind))[0]
+                cursors[attempt.pk, rank, str(kind)] = cursor
             body, gap = accept(cursor.offset, pieces)
             if gap:
                 logger.info("%s %d/%s: not yet at %d, refused what is beyond", attempt, rank, kind, cursor.offset)
@@ -183,17 +195,17 @@ def apply(entries: list[Entry]) -> Round:
 
 def _streams(
     entries: list[Entry], attempts: dict[str, Attempt]
-) -> Iterator[tuple[Attempt, int, Kind, list[tuple[int, bytes]]]]:
+) -> Iterator[tuple[Attempt, int, Kind | str, list[tuple[int, bytes]]]]:
     """Records and logs put together per stream, then reports and events in the order in which they were said.
 
     Records first, so that an attempt's last steps are there when its end is.
     """
-    whole: dict[tuple[str, int, Kind], list[tuple[int, bytes]]] = defaultdict(list)
+    whole: dict[tuple[str, int, Kind | str], list[tuple[int, bytes]]] = defaultdict(list)
     said: list[Entry] = []
     for entry in entries:
         if entry.attempt not in attempts:
             continue
-        if entry.kind in (Kind.STEPS, Kind.LOG, Kind.DEVICES):
+        if entry.kind not in (Kind.EVENTS, Kind.REPORT):
             whole[entry.attempt, entry.rank, entry.kind].append((entry.offset, entry.body))
         else:
             said.append(entry)
@@ -203,7 +215,7 @@ def _streams(
         yield attempts[entry.attempt], entry.rank, entry.kind, [(entry.offset, entry.body)]
 
 
-def _take(attempt: Attempt, cursor: Cursor, kind: Kind, body: bytes) -> set[str]:
+def _take(attempt: Attempt, cursor: Cursor, kind: Kind | str, body: bytes) -> set[str]:
     """Applies accepted bytes and moves the cursor behind them."""
     offset, lines = cursor.offset, cursor.lines
     if kind is Kind.LOG:
@@ -214,6 +226,12 @@ def _take(attempt: Attempt, cursor: Cursor, kind: Kind, body: bytes) -> set[str]
         changed = _take_devices(attempt, cursor, body)
     elif kind is Kind.STEPS:
         changed = _take_steps(attempt, cursor, body)
+    elif kind not in set(Kind):
+        if not offset:
+            logger.warning(
+                "%s %d/%s: a kind of stream that this version does not know; not kept", attempt, cursor.rank, kind
+            )
+        changed = set()
     else:
         changed = _take_lines(attempt, cursor, body)
     moved = Cursor.objects.filter(pk=cursor.pk, offset=offset, lines=lines).update(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable
 from datetime import datetime
 from types import NoneType
@@ -15,7 +17,10 @@ from workers.contract.records import from_json_number, jsonable
 from workers.contract.states import ENDED, EndReason, Status
 from workers.contract.texts import Text
 
+logger = logging.getLogger(__name__)
+
 Line = dict[str, Any]
+_NAME = re.compile(r"[a-z_]{1,30}")
 
 # Per attempt and kind: a trainer that says the same thing all the time must not fill the table.
 MOST_EVENTS = 2000
@@ -147,8 +152,8 @@ def _torn_tail(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
 def _ended(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
     """No process is left on the node. The attempt ends when all its nodes have ended."""
     placement = _placement(attempt, line)
-    EndReason(line["end_reason"])  # raises for a reason that is not known
-    placement.verdict = {name: line.get(name) for name in ("end_reason", "detail", "said", "rank", "step")}
+    placement.verdict = {name: line.get(name) for name in ("detail", "said", "rank", "step")}
+    placement.verdict["end_reason"] = _reason(line).value
     placement.ended_at = timezone.now()
     placement.save(update_fields=["verdict", "ended_at"])
     release(placement)
@@ -319,7 +324,7 @@ def _measured(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
 
 
 def _outcome(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:
-    return _event(attempt, rank, line, _said(line, "detail"), reason=EndReason(line["end_reason"]).value)
+    return _event(attempt, rank, line, _said(line, "detail"), reason=_reason(line).value)
 
 
 _HANDLERS: dict[str, Callable[[Attempt, int, Line, int], set[str]]] = {
@@ -428,6 +433,15 @@ def _said(line: Line, name: str) -> str:
     """What the host wrote there, with the parts of it if it sent any."""
     text = str(line.get(name) or "")
     return Text.of(text, line["said"]) if text and line.get("said") else text
+
+
+def _reason(line: Line) -> EndReason:
+    """A newer host's reason is a failure that this version has no name for: the attempt must end all the same."""
+    reason = line["end_reason"]
+    if reason not in set(EndReason) and _NAME.fullmatch(reason):
+        logger.warning("End reason %s is not known here, and taken for a trainer error", reason)
+        return EndReason.TRAINER_ERROR
+    return EndReason(reason)
 
 
 def _at(line: Line) -> datetime:

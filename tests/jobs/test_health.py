@@ -30,6 +30,15 @@ def test_an_ordinary_run_is_healthy() -> None:
     assert word() == "healthy"
 
 
+def test_ranks_that_differed_are_unhealthy_and_one_that_was_killed_had_healthy_numbers() -> None:
+    assert word(status=Status.FAILED, end_reason="ranks_differ") == "unhealthy"
+    facts: dict[str, Any] = {"attempted": 1000, "skipped": 0, "clipped": 0, "newest": RECORD}
+    times = {"started_at": NOW - timedelta(seconds=101), "now": NOW}
+    killed = health(status=Status.FAILED, end_reason="crashed_by_signal", **facts, **times)
+    assert (killed.word, killed.label) == ("healthy", "numbers were healthy") and "lies elsewhere" in killed.why
+    assert health(status=Status.RUNNING, end_reason="", **facts, **times).label == "healthy"
+
+
 def test_before_the_first_step_there_is_nothing_to_judge() -> None:
     assert word(attempted=0, newest={}) == ""
 

@@ -65,7 +65,9 @@ DEFAULT_GRACE_S = 30.0
 
 
 class Kind(str, Enum):
-    """Byte streams of an attempt. Each (rank, kind) is one append-only file on the host."""
+    """Byte streams of an attempt. Each (rank, kind) is one append-only file on the host.
+
+    Names have up to ten letters; a controller that does not know one acknowledges it and keeps nothing of it."""
 
     STEPS = "steps"  # step records, per rank
     EVENTS = "events"  # what a rank's trainer says: stages, evaluations, checkpoints; per rank
@@ -271,7 +273,8 @@ class AttemptBeat(_Frozen):
 #   note                 level, text, step|null
 #   measured             rank, peak_mb; of rank 0 also evaluation_s (of a whole one), checkpoint_s|null, checkpoint_bytes|null
 #                        (every rank, at the end of a dry run)
-#   outcome              end_reason, detail, rank|null, step|null   (any rank that ends on purpose)
+#   outcome              end_reason, detail, rank|null, step|null   (any rank that ends on purpose; for ranks_differ
+#                        also what, values[] of all ranks, ranks[] that differ from most)
 
 
 class Announcement(_Frozen):

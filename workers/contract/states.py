@@ -70,6 +70,7 @@ class EndReason(str, Enum):
     NON_FINITE = "non_finite"
     LOSS_SCALE_COLLAPSED = "loss_scale_collapsed"
     DIVERGED = "diverged"
+    RANKS_DIFFER = "ranks_differ"
     OUT_OF_MEMORY = "out_of_memory"
     DISK_FULL = "disk_full"
     BAD_DATA = "bad_data"
@@ -116,6 +117,11 @@ _ENDS: dict[EndReason, _End] = {
         Status.FAILED, "Gradients overflowed in step after step although the loss scale was lowered to its floor.", True
     ),
     EndReason.DIVERGED: _End(Status.FAILED, "Loss or gradient norm stayed above its limit.", True),
+    EndReason.RANKS_DIFFER: _End(
+        Status.FAILED,
+        "The ranks no longer did the same: weights, gradients or data of one differed from those of the others.",
+        True,
+    ),
     EndReason.OUT_OF_MEMORY: _End(Status.FAILED, "A rank ran out of memory.", True),
     EndReason.DISK_FULL: _End(Status.FAILED, "The host's disk is full.", True),
     EndReason.BAD_DATA: _End(Status.FAILED, "The dataset cannot be used with these settings.", False),

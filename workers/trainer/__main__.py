@@ -39,7 +39,7 @@ def main(path: str) -> int:
     outcome = {"end_reason": str(end.reason), "detail": end.detail, "rank": end.rank, "step": end.step}
     print(f"ends: {end.reason}. {end.detail}", flush=True)
     try:
-        events.say("outcome", **outcome)
+        events.say("outcome", **outcome, **end.more)
         atomic_write_json(folder.outcome(rank), {**spoken(outcome), "at": datetime.now(timezone.utc).isoformat()})
     except OSError:  # the disk is full, and that is the reason; the exit status says the rest
         traceback.print_exc()

@@ -15,12 +15,20 @@ from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.trainer.limits import StepFacts
 from workers.trainer.ranks import Ranks
-from workers.trainer.task import Floats, TrainingFailed
+from workers.trainer.task import TrainingFailed
 
 REQUESTS = list(Request)
-# Places in the vector that is summed; after them a code, a loss and a fingerprint of each rank.
-LEAVE, CHECKPOINT, FOUND_INF, APPLIED, LOSS_SUM, WEIGHT_SUM, NORM, PER_RANK = range(8)
-_APPLIED, _NORM, _WEIGHT = Text("number of applied steps"), Text("gradient norm"), Text("weight of the batch")
+# Places in the vector that is summed; after them what each rank says, in the order of `_EACH`.
+LEAVE, CHECKPOINT, LOSS_SUM, WEIGHT_SUM, PER_RANK = range(5)
+_EACH = ("code", "loss", "norm", "applied", "found_inf", "whole_weight", "fingerprint")
+# What must be the same on all ranks, and what it is called. First what explains the rest.
+_SAME = {
+    "whole_weight": Text("weight of the batch"),
+    "applied": Text("number of applied steps"),
+    "fingerprint": Text("checksum of the weights"),
+    "found_inf": Text("overflow of the averaged gradient (1: yes)"),
+    "norm": Text("norm of the averaged gradient"),
+}
 FINE, BAD_LOSS, BAD_INPUT, BAD_GRADIENT = range(4)
 
 
@@ -53,26 +61,25 @@ class Agreed:
 
 def agree(ranks: Ranks, word: Word, whole_weight: float, step: int) -> Agreed:
     """Every rank's word as one. TrainingFailed if they no longer do the same."""
-    own = np.zeros(PER_RANK + 3 * ranks.world)
+    own = np.zeros(PER_RANK + len(_EACH) * ranks.world)
     own[LEAVE] = 0 if word.leave is None else REQUESTS.index(word.leave) + 1
-    own[CHECKPOINT], own[FOUND_INF], own[APPLIED] = word.checkpoint, word.found_inf, word.applied
-    own[LOSS_SUM], own[WEIGHT_SUM], own[NORM] = word.loss_sum, word.weight, word.norm
-    own[PER_RANK + ranks.rank :: ranks.world] = word.code, word.loss, word.fingerprint
+    own[CHECKPOINT], own[LOSS_SUM], own[WEIGHT_SUM] = word.checkpoint, word.loss_sum, word.weight
+    own[PER_RANK + ranks.rank :: ranks.world] = (
+        word.code, word.loss, word.norm, word.applied, word.found_inf, whole_weight, word.fingerprint
+    )  # fmt: skip
     summed = ranks.sum(own)
-    if ranks.world > 1:
-        _same_everywhere(summed, own, ranks.world, whole_weight, step)
     # Lists, not arrays: for a handful of numbers they are several times as fast.
-    codes, losses, fingerprints = summed[PER_RANK:].reshape(3, ranks.world).tolist()
-    if len(set(fingerprints)) > 1:
-        raise _other_weights(np.array(fingerprints), step)
+    each = dict(zip(_EACH, summed[PER_RANK:].reshape(len(_EACH), ranks.world).tolist(), strict=True))
+    if ranks.world > 1:
+        _same_everywhere(each, float(summed[WEIGHT_SUM]), step)
     return Agreed(
         leave=REQUESTS[int(summed[LEAVE]) - 1] if summed[LEAVE] else None,
         checkpoint=int(summed[CHECKPOINT]),
-        found_inf=bool(summed[FOUND_INF]),
+        found_inf=any(each["found_inf"]),
         loss_sum=float(summed[LOSS_SUM]),
-        norm=float(summed[NORM]) / ranks.world,
-        codes=codes,
-        losses=losses,
+        norm=each["norm"][0],
+        codes=each["code"],
+        losses=each["loss"],
     )
 
 
@@ -108,38 +115,66 @@ def _why_skip(codes: list[float], found_inf: bool, scale: float | None) -> str |
     return None
 
 
-def _same_everywhere(summed: Floats, own: Floats, world: int, whole_weight: float, step: int) -> None:
-    """Ranks that no longer do the same must not go on: their weights differ from here on."""
-    for name, here, mean in (
-        (_APPLIED, float(own[APPLIED]), float(summed[APPLIED]) / world),
-        (_NORM, float(own[NORM]), float(summed[NORM]) / world),
-        (_WEIGHT, whole_weight, float(summed[WEIGHT_SUM])),
-    ):
-        if math.isfinite(mean) and math.isfinite(here) and abs(mean - here) > 1e-6 * abs(mean):
-            raise TrainingFailed(
-                EndReason.TRAINER_ERROR,
-                Text(
-                    "At step %(step)d the ranks no longer agree: the %(name)s is %(here).9g on one and %(mean).9g over all.",
-                    step=step,
-                    name=name,
-                    here=here,
-                    mean=mean,
-                ),
-                step=step,
+class RanksDiffer(TrainingFailed):
+    """They no longer do the same, and must not go on: their weights differ from here on."""
+
+    def __init__(self, what: str, values: list[float], step: int) -> None:
+        usual = max(values, key=lambda value: sum(_alike(value, other) for other in values))
+        others = [rank for rank, value in enumerate(values) if not _alike(value, usual)]
+        digits = ".0f" if what == "fingerprint" else ".9g"
+        numbers = {
+            "step": step,
+            "what": _SAME[what],
+            "others": ", ".join(map(str, others)),
+            "here": f"{usual:{digits}}",
+            "there": ", ".join(f"{values[rank]:{digits}}" for rank in others),
+        }
+        if 2 * len(others) < len(values):
+            text = Text(
+                "At step %(step)d not all ranks were alike: %(what)s was %(there)s on rank %(others)s and %(here)s on the "
+                "others. All start from the same and see the same gradients, so that rank %(others)s computed, received or "
+                "read something else.",
+                **numbers,
             )
+        else:  # two, one against the other: either may be wrong
+            text = Text(
+                "At step %(step)d not all ranks were alike: %(what)s was %(there)s on rank %(others)s and %(here)s on the "
+                "others. All start from the same and see the same gradients, so that one of them computed, received or read "
+                "something else.",
+                **numbers,
+            )
+        single = others[0] if len(others) == 1 and len(values) > 2 else None
+        super().__init__(
+            EndReason.RANKS_DIFFER, text, rank=single, step=step, more={"what": what, "values": values, "ranks": others}
+        )
 
 
-def _other_weights(fingerprints: Floats, step: int) -> TrainingFailed:
-    values, counts = np.unique(fingerprints, return_counts=True)
-    usual = fingerprints[0] if len(values) == len(fingerprints) else values[counts.argmax()]
-    others = np.flatnonzero(fingerprints != usual).tolist()
-    return TrainingFailed(
-        EndReason.TRAINER_ERROR,
-        Text(
-            "Before step %(step)d the weights of ranks %(others)s were no longer those of the other ranks. All ranks start "
-            "from the same and see the same gradients, so that one of them computed or received something else.",
+def _same_everywhere(each: dict[str, list[float]], weight_sum: float, step: int) -> None:
+    for what in _SAME:
+        first, *rest = each[what]
+        for value in rest:
+            # Equal, or both not finite, in nearly every step.
+            if value != first and not _alike(value, first):
+                raise RanksDiffer(what, each[what], step)
+    whole = each["whole_weight"][0]
+    if not _alike(weight_sum, whole):
+        raise TrainingFailed(
+            EndReason.RANKS_DIFFER,
+            Text(
+                "At step %(step)d the shares of the ranks count for %(sum).9g together, and the whole batch for %(whole).9g: "
+                "they do not read the same rows.",
+                step=step,
+                sum=weight_sum,
+                whole=whole,
+            ),
             step=step,
-            others=", ".join(map(str, others)),
-        ),
-        step=step,
-    )
+        )
+
+
+def _alike(one: float, other: float) -> bool:
+    """Whole numbers exactly, others up to rounding; what is not finite is like anything else that is not."""
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return math.isfinite(one) == math.isfinite(other)
+    if one.is_integer() and other.is_integer():
+        return one == other
+    return abs(one - other) <= 1e-6 * max(abs(one), abs(other))

@@ -22,9 +22,18 @@ Rows = npt.NDArray[np.int64]
 class TrainingFailed(Exception):
     """The attempt ends here, on purpose, with a reason and a sentence for people."""
 
-    def __init__(self, reason: EndReason, detail: str, *, rank: int | None = None, step: int | None = None) -> None:
+    def __init__(
+        self,
+        reason: EndReason,
+        detail: str,
+        *,
+        rank: int | None = None,
+        step: int | None = None,
+        more: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__(detail)
         self.reason, self.detail, self.rank, self.step = reason, detail, rank, step
+        self.more = more or {}  # for the event
 
 
 @dataclass(frozen=True)
@@ -85,11 +94,11 @@ class Task(Protocol):
 
     def metrics(self, tally: Floats) -> dict[str, Any]: ...
 
-    def shown(self, outputs: Any, batch: Batch, i: int) -> dict[str, str | int | float | bool | None]:
+    def shown(self, outputs: Any, batch: Batch, i: int) -> dict[str, Any]:
         """What people see of sample `i` of a dev batch when it is among those with the greatest loss, by column: of
         the row (a text, a label, a target), and what the model made of it (“predicted”, “probability” …).
-        Long texts are cut by the trainer. Only those who may see the dataset see more than probability and the
-        names in “label” and “predicted”."""
+        A text with its spans is a list of [part, name of its span or ""]. Long texts are cut by the trainer. Only those
+        who may see the dataset see more than probability and the names in “label” and “predicted”."""
 
     def export(self, model: Any, folder: Path) -> list[str]:
         """Write finished models as subfolders of `folder`; returns their names. Rank 0 only."""

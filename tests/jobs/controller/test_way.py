@@ -263,6 +263,26 @@ def test_a_telemetry_entry_that_makes_no_sense_stops_nothing(
     assert Checkpoint.objects.count() == 0
 
 
+def test_what_only_a_newer_host_says_is_acknowledged_and_ends_the_attempt_all_the_same(
+    attempt: Attempt, host: FakeHost, supervisor: FakeSupervisor, turn: Callable[..., None], client: redis.Redis
+) -> None:
+    turn()
+    supervisor.run()
+    body = b"anything at all\n"
+    for offset in (0, len(body)):
+        fields = {"attempt": attempt.uid, "rank": 0, "kind": "profile", "offset": offset, "body": body, "host": "one"}
+        client.xadd(TELEMETRY_STREAM, fields)
+    turn()
+    assert client.hget(ack_key(attempt.uid), "0/profile") == str(2 * len(body)).encode()
+    supervisor.event("outcome", end_reason="cosmic_rays", detail="A bit fell over.", rank=0, step=3)
+    supervisor.end("cosmic_rays", "A bit fell over.")
+    turn()
+    attempt.refresh_from_db()
+    assert (attempt.status, attempt.end_reason) == (Status.FAILED, EndReason.TRAINER_ERROR)
+    assert attempt.end_detail == "A bit fell over."
+    assert client.xlen(TELEMETRY_STREAM) == 0 and not JobEvent.objects.filter(kind="not_applied").exists()
+
+
 def test_an_attempt_that_the_database_does_not_know_is_told_to_stop(
     turn: Callable[..., None], client: redis.Redis
 ) -> None:

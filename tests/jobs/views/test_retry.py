@@ -140,11 +140,33 @@ def test_every_kept_checkpoint_is_on_offer_and_one_right_before_the_failure_is_n
 ) -> None:
     late = Checkpoint.objects.create(attempt=attempt, step=6, applied=6, key="checkpoints/x/6", bytes=1, good=True)
     answer = people.owner.get(f"/jobs/{failed.pk}/retry/")
-    assert answer.context["checkpoints"] == [late, checkpoint] and answer.context["doubtful"] == {late.pk}
+    (first, why), (second, nothing) = answer.context["checkpoints"]
+    assert (first, second, nothing) == (late, checkpoint, "") and "the very next step was not finite" in why
     assert answer.context["start"] == str(checkpoint.pk)
     people.owner.post(f"/jobs/{failed.pk}/retry/", filled(failed, start=str(late.pk)))
     failed.refresh_from_db()
     assert failed.newest is not None and failed.newest.start_from == late
+
+
+def test_when_ranks_differed_one_is_advised_and_what_was_saved_since_they_were_compared_is_not_suggested(
+    people: People, job: Job, attempt: Attempt
+) -> None:
+    for status in (Status.STARTING, Status.RUNNING):
+        services.transition(attempt, status)
+    detail = "At step 1203 not all ranks were alike."
+    services.transition(attempt, Status.FAILED, reason=EndReason.RANKS_DIFFER, detail=detail, step=1203)
+    saved = [
+        Checkpoint.objects.create(attempt=attempt, step=step, applied=step, key=f"{step}", bytes=1, good=True)
+        for step in (999, 1000, 1200)
+    ]
+    page = people.owner.get(f"/jobs/{job.pk}/").text
+    assert "The ranks no longer did the same" in page and detail in page
+    assert "ranks differ" in people.owner.get("/").text
+    answer = people.owner.get(f"/jobs/{job.pk}/retry/")
+    assert [bool(why) for _, why in answer.context["checkpoints"]] == [True, True, False]
+    assert answer.context["start"] == str(saved[0].pk)
+    assert "try once more as it was, if possible on another host" in answer.text
+    assert "may be those of the one that was wrong" in answer.text
 
 
 def test_a_checkpoint_of_another_job_is_no_place_to_start(people: People, failed: Job, checkpoint: Checkpoint) -> None:

@@ -93,8 +93,8 @@ def test_ranks_that_see_different_data_stop(tmp_path: Path, zygote: Any, dataset
         tmp_path / "run-on-another-host", tmp_path / "other", world=2, data={"weight_column": "weight"}
     )
     Ranks(zygote, attempt, {}, folders=[attempt.folder.path, other.folder.path]).wait()
-    assert "the ranks no longer agree: the weight of the batch is" in attempt.outcome(0)["detail"]
-    assert attempt.outcome(0)["end_reason"] == "trainer_error"
+    assert "not all ranks were alike: weight of the batch was" in attempt.outcome(0)["detail"]
+    assert attempt.outcome(0)["end_reason"] == "ranks_differ"
 
 
 def test_training_goes_on_past_a_poisoned_row(tmp_path: Path, train: Any) -> None:
@@ -216,8 +216,11 @@ def tampered(tmp_path: Path, zygote: Any, dataset: Path, how: str, **changes: An
 def test_a_rank_whose_weights_differ_by_one_bit_is_found_and_named(tmp_path: Path, zygote: Any, dataset: Path) -> None:
     attempt = tampered(tmp_path, zygote, dataset, "weights", monitoring={"compare_ranks_every": 4})
     for rank in (0, 1):
-        assert attempt.outcome(rank)["end_reason"] == "trainer_error"
-        assert "Before step 4 the weights of ranks 1 were no longer" in attempt.outcome(rank)["detail"]
+        outcome = attempt.outcome(rank)
+        assert (outcome["end_reason"], outcome["step"]) == ("ranks_differ", 4)
+        assert "At step 4 not all ranks were alike: checksum of the weights was" in outcome["detail"]
+        (event,) = attempt.events("outcome", rank)
+        assert event["what"] == "fingerprint" and len(set(event["values"])) == 2
     assert len(attempt.steps()) == 3
 
 

@@ -1,0 +1,98 @@
+"""What ranks conclude from each other's words; the reduction itself is a sum."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workers.contract.states import EndReason
+from workers.trainer.agreement import Agreed, Word, agree
+from workers.trainer.task import TrainingFailed
+
+WORD = Word(
+    leave=None, checkpoint=0, found_inf=False, applied=5, loss_sum=2.0, weight=4.0, norm=0.25, code=0, loss=0.5, fingerprint=9
+)  # fmt: skip
+
+
+class Vectors:
+    """The same reduction on every rank, one after the other: first all say theirs, then all hear the sum."""
+
+    def __init__(self, rank: int, world: int, heard: Any = None) -> None:
+        self.rank, self.world, self.heard = rank, world, heard
+
+    def sum(self, values: Any) -> Any:
+        if self.heard is None:
+            self.heard = values
+            raise StopIteration
+        return self.heard
+
+
+def said(*words: Word, whole: float = 12.0) -> list[Agreed | TrainingFailed]:
+    """What each rank makes of it."""
+    own = []
+    for rank, word in enumerate(words):
+        vectors: Any = Vectors(rank, len(words))
+        with pytest.raises(StopIteration):
+            agree(vectors, word, whole, 7)
+        own.append(vectors.heard)
+    found: list[Agreed | TrainingFailed] = []
+    for rank, word in enumerate(words):
+        heard: Any = Vectors(rank, len(words), np.sum(own, axis=0))
+        try:
+            found.append(agree(heard, word, whole, 7))
+        except TrainingFailed as failed:
+            found.append(failed)
+    return found
+
+
+def test_ranks_that_are_alike_agree_on_sums_and_hear_of_each_other() -> None:
+    one, *rest = said(
+        WORD, replace(WORD, loss=math.nan, loss_sum=math.nan, code=1), replace(WORD, norm=0.25 * (1 + 1e-9))
+    )
+    assert isinstance(one, Agreed) and len(rest) == 2
+    assert one.codes == [0, 1, 0] and one.norm == 0.25 and not one.found_inf
+    assert math.isnan(one.loss_sum) and math.isnan(one.losses[1]) and one.losses[2] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"norm": 0.26}, "norm of the averaged gradient was 0.26 on rank 1 and 0.25 on the others"),
+        ({"norm": math.inf, "found_inf": True}, "overflow of the averaged gradient (1: yes) was 1 on rank 1 and 0"),
+        ({"found_inf": True}, "overflow of the averaged gradient (1: yes) was 1 on rank 1 and 0 on the others"),
+        ({"applied": 6}, "number of applied steps was 6 on rank 1 and 5 on the others"),
+        ({"fingerprint": 10}, "checksum of the weights was 10 on rank 1 and 9 on the others"),
+        ({"fingerprint": 4_000_000_001}, "checksum of the weights was 4000000001 on rank 1 and 9 on the others"),
+    ],
+)
+def test_one_rank_of_three_that_differs_is_named_by_all(changes: dict[str, Any], what: str) -> None:
+    for failed in said(WORD, replace(WORD, **changes), WORD):
+        assert isinstance(failed, TrainingFailed)
+        assert (failed.reason, failed.rank, failed.step) == (EndReason.RANKS_DIFFER, 1, 7)
+        assert what in failed.detail and "so that rank 1 computed" in failed.detail
+        assert failed.more["ranks"] == [1]
+
+
+def test_checksums_that_are_nearly_equal_differ_all_the_same() -> None:
+    near = [replace(WORD, fingerprint=4_000_000_000 + n) for n in (0, 1, 0)]
+    assert all(isinstance(failed, TrainingFailed) for failed in said(*near))
+
+
+def test_of_two_that_differ_neither_is_accused_and_of_three_all_notice() -> None:
+    for failed in said(WORD, replace(WORD, norm=0.5), whole=8.0):
+        assert isinstance(failed, TrainingFailed) and failed.rank is None
+        assert "one of them computed" in failed.detail
+    # The second is the mean of all: it alone would see no difference to that.
+    assert [type(one).__name__ for one in said(*(replace(WORD, norm=n) for n in (1.0, 2.0, 3.0)))] == [
+        "RanksDiffer"
+    ] * 3
+
+
+def test_shares_that_do_not_add_up_to_the_batch_are_noticed() -> None:
+    (failed, *_) = said(WORD, replace(WORD, weight=3.0), WORD)
+    assert isinstance(failed, TrainingFailed)
+    assert "count for 11 together, and the whole batch for 12" in failed.detail
