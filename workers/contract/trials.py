@@ -31,8 +31,9 @@ class TrialField:
 
     name: str
     title: str
-    # Of "numbers" a line has time steps with spaces between, each with its features' values and commas between.
-    kind: Literal["text", "numbers"] = "text"
+    # Of "numbers" a line has time steps with spaces between, each with its features' values and commas between. Of "image" each
+    # row is a picture file that was chosen, in base64.
+    kind: Literal["text", "numbers", "image"] = "text"
     longest: int = 2000  # characters
 
 
@@ -83,19 +84,30 @@ class Score(_Frozen):
     probability: float = Field(ge=0, le=1)
 
 
+class Entity(_Frozen):
+    """A stretch of what was typed, by its characters, and what it is."""
+
+    start: int = Field(ge=0)
+    end: int = Field(ge=0, description="one after the last")
+    label: str
+    probability: float = Field(ge=0, le=1)
+
+
 class Prediction(_Frozen):
-    """Of one row: labels with their probabilities, the likeliest first, or a number; and the tokens as the model saw them."""
+    """Of one row: labels with their probabilities, the likeliest first, or a number, or the stretches of it that are
+    something; and the tokens as the model saw them."""
 
     scores: list[Score] = []
     value: float | None = None
+    spans: list[Entity] | None = None
     tokens: list[str] = []
     cut: bool = Field(False, description="the row is longer than what the model was trained with")
     unknown: str = Field("", description="the token that stands for what the vocabulary does not have")
 
     @model_validator(mode="after")
     def _says_something(self) -> Prediction:
-        if (self.value is None) != bool(self.scores):
-            raise ValueError("a prediction has either scores or a value")
+        if (self.value is not None) + (self.spans is not None) + bool(self.scores) != 1:
+            raise ValueError("a prediction has either scores, or a value, or spans")
         return self
 
 

@@ -18,6 +18,9 @@ from workers.contract.datasets import Kind
 from workers.contract.fields import SettingsGroup
 from workers.contract.presets import Preset
 from workers.contract.trials import TrialField, TrialForm
+from workers.recipes.image_classification.checks import CHECKS as OF_PICTURES
+from workers.recipes.image_classification.presets import PRESETS as FOR_PICTURES
+from workers.recipes.image_classification.settings import ImageClassificationSettings
 from workers.recipes.sequences.checks import CHECKS as OF_SEQUENCES
 from workers.recipes.sequences.presets import PRESETS as FOR_SEQUENCES
 from workers.recipes.sequences.settings import SequencesSettings
@@ -25,6 +28,8 @@ from workers.recipes.text_classification.presets import PRESETS
 from workers.recipes.text_classification.settings import TextClassificationSettings
 from workers.recipes.text_regression.presets import PRESETS as FOR_NUMBERS
 from workers.recipes.text_regression.settings import TextRegressionSettings
+from workers.recipes.token_classification.presets import PRESETS as FOR_TOKENS
+from workers.recipes.token_classification.settings import TokenClassificationSettings
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,16 @@ RECIPES: dict[str, Recipe] = {
         checks=CLASSIFICATION,
         trial=TrialForm("workers.recipes.text_regression.predict", (TrialField("text", "Text"),)),
     ),
+    "token_classification": Recipe(
+        "token_classification",
+        "Token classification (ERNIE, BERT …)",
+        TokenClassificationSettings,
+        "workers.recipes.token_classification.task",
+        dataset_kind="tokens",
+        presets=FOR_TOKENS,
+        checks=CLASSIFICATION,
+        trial=TrialForm("workers.recipes.token_classification.predict", (TrialField("text", "Text"),)),
+    ),
     "sequences": Recipe(
         "sequences",
         "Numeric sequences (LSTM, GRU)",
@@ -88,6 +103,20 @@ RECIPES: dict[str, Recipe] = {
         checks=OF_SEQUENCES,
         trial=TrialForm(
             "workers.recipes.sequences.predict", (TrialField("text", "Sequence", kind="numbers", longest=20_000),)
+        ),
+    ),
+    "image_classification": Recipe(
+        "image_classification",
+        "Image classification (ResNet, ViT)",
+        ImageClassificationSettings,
+        "workers.recipes.image_classification.task",
+        dataset_kind="images",
+        presets=FOR_PICTURES,
+        checks=OF_PICTURES,
+        trial=TrialForm(
+            "workers.recipes.image_classification.predict",
+            (TrialField("picture", "Pictures", kind="image"),),
+            most_rows=8,
         ),
     ),
 }

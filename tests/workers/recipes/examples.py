@@ -54,6 +54,22 @@ def write_numbers(folder: Path, train: int = 96, dev: int = 21) -> None:
     _write(folder, train, dev, row)
 
 
+def write_tokens(folder: Path, train: int = 96, dev: int = 21) -> None:
+    """Characters of which the good and the bad ones are spans, one after the other; longer rows are cut."""
+
+    def row(draw: random.Random, split: str, number: int) -> dict[str, Any]:
+        tokens: list[str] = []
+        tags: list[str] = []
+        for _ in range(draw.randint(1, 6)):
+            kind, of = draw.choice([("O", OTHER), ("GOOD", GOOD), ("BAD", BAD)])
+            found = draw.choices(of, k=draw.randint(1, 3))
+            tokens += found
+            tags += ["O"] * len(found) if kind == "O" else [f"B-{kind}"] + [f"I-{kind}"] * (len(found) - 1)
+        return {"tokens": tokens, "tags": tags}
+
+    _write(folder, train, dev, row)
+
+
 def write_sequences(folder: Path, train: int = 64, dev: int = 21, label: bool = False, steps: int = 20) -> None:
     """Sequences of different lengths whose target is the mean of the last three of “x”; the label says whether it is high."""
 
@@ -86,6 +102,9 @@ _TEXTS: dict[str, dict[str, Any]] = {
 EXAMPLES: dict[str, Example] = {
     "text_classification": Example(write_texts, _TEXTS),
     "text_regression": Example(write_numbers, _TEXTS),
+    "token_classification": Example(
+        write_tokens, {**_TEXTS, "data": {"max_length": 12}}, labels=("O", "B-BAD", "I-BAD", "B-GOOD", "I-GOOD")
+    ),
     "sequences": Example(
         write_sequences,
         {

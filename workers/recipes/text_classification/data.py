@@ -192,7 +192,8 @@ def vocabulary(texts: Iterable[str], words: Pieces, size: int) -> list[str]:
 _WORDPIECE = ("ErnieTokenizer", "BertTokenizer", "RobertaChineseTokenizer", "ElectraTokenizer")
 
 
-def _by_words(tokenizer: Any) -> bool:
+def by_words(tokenizer: Any) -> bool:
+    """Whether a word's pieces are the same wherever it stands."""
     basic = getattr(tokenizer, "basic_tokenizer", None)
     return (
         type(tokenizer).__name__ in _WORDPIECE
@@ -209,7 +210,7 @@ def pieces(tokenizer: Any) -> Callable[[str, int], list[int]]:
         found: list[int] = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text[: most * _CHARACTERS_PER_TOKEN]))
         return found
 
-    if not _by_words(tokenizer):
+    if not by_words(tokenizer):
         return whole
     words = words_of(tokenizer.basic_tokenizer)
     wordpiece = tokenizer.wordpiece_tokenizer
@@ -264,7 +265,7 @@ def pair_encoder(tokenizer: Any, max_length: int) -> Callable[[str, str], tuple[
 
 
 def encode_all(texts: list[str], encode: Callable[[str], list[int]], progress: Callable[[str], None]) -> list[Rows]:
-    return [np.array(ids, np.int64) for ids in _told(map(encode, texts), len(texts), progress)]
+    return [np.array(ids, np.int64) for ids in told(map(encode, texts), len(texts), progress)]
 
 
 def encode_pairs(
@@ -274,11 +275,11 @@ def encode_pairs(
     progress: Callable[[str], None],
 ) -> tuple[list[Rows], list[int]]:
     """Ids, and of each pair how many are of type 0."""
-    found = list(_told(map(encode, texts, seconds), len(texts), progress))
+    found = list(told(map(encode, texts, seconds), len(texts), progress))
     return [np.array(ids, np.int64) for ids, _first in found], [first for _ids, first in found]
 
 
-def _told(items: Iterable[Any], count: int, progress: Callable[[str], None]) -> Iterable[Any]:
+def told(items: Iterable[Any], count: int, progress: Callable[[str], None]) -> Iterable[Any]:
     told = time.monotonic()
     for i, item in enumerate(items, 1):
         yield item

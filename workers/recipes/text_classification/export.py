@@ -30,6 +30,7 @@ class About:
     pairs: bool = False
     labels: list[str] = field(default_factory=list)
     output: str = "logits"
+    tokens: str = ""  # of tagged texts: what their tokens are, see workers/datasets/tagging.py
 
 
 def model_folder(model: Any, tokenizer: Any, folder: Path, readme: str = "") -> None:
@@ -61,7 +62,7 @@ def inference_folder(model: Any, tokenizer: Any, about: About, sample: list[Any]
         "output": about.output,
         "tokenizer": type(tokenizer).__name__,
         "pairs": about.pairs,
-    }
+    } | ({"tokens": about.tokens} if about.tokens else {})
     (folder / ABOUT).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
     (folder / "README.md").write_text(_readme(about, names, type(tokenizer).__name__), encoding="utf-8")
     difference = float(np.abs(run(folder, *sample) - expected).max())
@@ -107,18 +108,25 @@ def _readme(about: About, names: list[str], tokenizer: str) -> str:
     answer = {
         "text_classification": f"Softmax over the last axis makes probabilities. Labels, in this order: {labels} (also in `labels.json`).",
         "text_regression": "They are numbers in the units of the data, one per row.",
-        "token_classification": f"The tag of a token is its greatest logit. Tags, in this order: {labels} (also in `labels.json`).",
+        "token_classification": "The tag of a token of your text is the greatest logit at its first piece; marks and further pieces have "
+        f"none. Tags, in this order: {labels} (also in `labels.json`).",
     }[about.recipe]
     shape = {"text_regression": "[rows]", "token_classification": "[rows, tokens, tags]"}.get(
         about.recipe, "[rows, labels]"
     )
-    given = "some text"
-    call = '"some text", "another"' if about.pairs else f'"{given}"'
+    encode = _ENCODE.format(
+        call='"some text", "another"' if about.pairs else '"some text"', max_length=about.max_length
+    )
+    if about.recipe == "token_classification":
+        encode = _ENCODE_TOKENS.format(
+            split='list("some text".replace(" ", ""))' if about.tokens == "characters" else '"some text".split()',
+            max_length=about.max_length,
+        )
     last = {
         "text_classification": 'print(json.loads(Path(folder, "labels.json").read_text())[output[0].argmax()])',
         "text_regression": "print(float(output[0]))",
         "token_classification": 'tags = json.loads(Path(folder, "labels.json").read_text())\n'
-        "    print([tags[i] for i in output[0].argmax(-1)])",
+        "    print([(word, tags[output[0, at].argmax()]) for word, at in zip(words, first) if at < output.shape[1] - 1])",
     }[about.recipe]
     return _INFERENCE_README.format(
         inputs=" and ".join(f"`{name}`" for name in names),
@@ -128,7 +136,7 @@ def _readme(about: About, names: list[str], tokenizer: str) -> str:
         answer=answer,
         max_length=about.max_length,
         tokenizer=tokenizer,
-        call=call,
+        encode=encode,
         last=last,
     )
 
@@ -145,6 +153,13 @@ _MODEL_README = """# A PaddleNLP model folder
 
 _MODEL_LABELS = """The names of the labels are in `config.json` (`id2label`).
 """
+
+_ENCODE = "encoded = tokenizer({call}, max_length={max_length}, truncation=True)"
+_ENCODE_TOKENS = """words = {split}
+    pieces = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word)) for word in words]
+    first = np.cumsum([1, *map(len, pieces)])[:-1]  # of each word, after the mark at the beginning
+    ids = sum(pieces, [])[: {max_length} - tokenizer.num_special_tokens_to_add()]
+    encoded = {{"input_ids": tokenizer.build_inputs_with_special_tokens(ids)}}"""
 
 _INFERENCE_README = """# A program for Paddle Inference
 
@@ -163,7 +178,7 @@ In training rows were cut at {max_length} tokens (`max_length` in `inference.jso
         inference.Config(f"{{folder}}/model.json", f"{{folder}}/model.pdiparams")
     )
     tokenizer = {tokenizer}.from_pretrained(folder)
-    encoded = tokenizer({call}, max_length={max_length}, truncation=True)
+    {encode}
     for name in {names}:
         predictor.get_input_handle(name).copy_from_cpu(np.array([encoded[name]], dtype="int64"))
     predictor.run()

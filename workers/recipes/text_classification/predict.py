@@ -34,7 +34,7 @@ def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
                 ],
                 **given[n],
             )
-            for n, shares in enumerate(_softmax(outputs_of(*arrays)))
+            for n, shares in enumerate(softmax(outputs_of(*arrays)))
         ]
 
     return predict
@@ -83,6 +83,7 @@ def two_texts(line: str, number: int) -> tuple[str, str]:
     return texts[0], texts[1]
 
 
-def _softmax(logits: Any) -> Any:
+def softmax(logits: Any) -> Any:
+    """Over the last axis, in float64."""
     raised = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     return np.minimum(raised / raised.sum(axis=-1, keepdims=True), 1.0)
