@@ -5,6 +5,7 @@ Who adds a recipe adds a line to EXAMPLES; the tests of what every recipe must d
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -82,6 +83,32 @@ def write_sequences(folder: Path, train: int = 64, dev: int = 21, label: bool = 
     _write(folder, train, dev, row)
 
 
+def write_pictures(folder: Path, train: int = 64, dev: int = 21) -> None:
+    """Small pictures of several shapes, noisy, the left or the right half darker."""
+    import numpy as np
+    from PIL import Image
+
+    from workers.images import write_folder
+
+    draw = np.random.Generator(np.random.PCG64(7))
+
+    def row(split: str, number: int) -> tuple[str, bytes, dict[str, str]]:
+        label = str(draw.choice(["neg", "pos"]))
+        height, width = draw.integers(8, 14, 2)
+        pixels = draw.integers(90, 166, (height, width, 3))
+        half = slice(None, width // 2) if label == "neg" else slice(width // 2, None)
+        pixels[:, half] -= 80
+        file = io.BytesIO()
+        Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
+        return f"{split}{number}.png", file.getvalue(), {"label": label}
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_folder(
+        folder,
+        {split: [row(split, number) for number in range(count)] for split, count in (("train", train), ("dev", dev))},
+    )
+
+
 def _write(folder: Path, train: int, dev: int, row: Callable[[random.Random, str, int], dict[str, Any]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(7)
@@ -114,5 +141,18 @@ EXAMPLES: dict[str, Example] = {
             "optimizer": {"learning_rate": 1e-2},
         },
         chance={"model": {"hidden_size": 8, "layers": 2}, "regularisation": {"dropout": 0.3}},
+    ),
+    "image_classification": Example(
+        write_pictures,
+        {
+            "model": {"width": 8},
+            "data": {"size": 8},
+            "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
+            "optimizer": {"learning_rate": 3e-3},
+        },
+        chance={
+            "regularisation": {"dropout": 0.2, "drop_path": 0.2},
+            "augmentation": {"rotation": 10.0, "brightness": 0.2, "contrast": 0.2, "erasing": 0.3, "mixup": 0.2},
+        },
     ),
 }
