@@ -147,7 +147,7 @@ class ImagesWriter:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / IMAGES
-        self._file: BinaryIO = self._path.open("wb")
+        self._file: BinaryIO = self._path.open("w+b")
         self._places: dict[bytes, tuple[int, int]] = {}
         self._digest = hashlib.sha256()
         self.bytes = 0
@@ -162,6 +162,11 @@ class ImagesWriter:
             self._digest.update(data)
             self.bytes += len(data)
         return place
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Of what was added."""
+        self._file.flush()
+        return os.pread(self._file.fileno(), size, offset)
 
     @property
     def digest(self) -> str:

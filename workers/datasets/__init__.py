@@ -9,6 +9,9 @@ numbered.py    the same of texts with numbers
 sequences.py   the same of numeric sequences
 tagged.py      the same of tokens with a tag each
 tagging.py     tags and the spans they make; how a text falls into tokens
+archives.py    zip, tar, tar.gz and folders, read without unpacking them
+layouts.py     which label or text belongs to which picture
+pictures.py    pictures with labels or texts → findings, statistics, splits; needs Pillow
 findings.py    what a check finds and makes
 splits.py      train.jsonl and dev.jsonl, written once; rows from all over them
 tokens.py      how many tokens a text has for training from scratch

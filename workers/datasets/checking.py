@@ -7,11 +7,22 @@ the second pass writes the splits. So memory grows with the number of rows, not 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from workers.contract.datasets import SPLITS, Reading
+from workers.contract.datasets import IMAGES, SPLITS, Reading
 from workers.datasets import numbered, sequences, tagged, texts
 from workers.datasets.findings import Findings, Outcome, Source, Stage
 from workers.datasets.parsing import Unreadable
+
+
+def _pictures(*about: Any) -> None:
+    """Where Pillow is: on hosts. The web side imports this module, too."""
+    try:
+        from workers.datasets import pictures
+    except ImportError as error:
+        raise Unreadable("Pictures can be checked on a host only: %(said)s.", said=str(error)) from None
+    pictures.check(*about)
+
 
 # Of each kind of dataset the function that reads, judges, measures and writes it. It may raise Unreadable.
 KINDS = {
@@ -19,6 +30,8 @@ KINDS = {
     "numbers": numbered.check,
     "sequences": sequences.check,
     "tokens": tagged.check,
+    "images": _pictures,
+    "lines": _pictures,
 }
 
 __all__ = ["Outcome", "Source", "check"]
@@ -32,6 +45,7 @@ def check(sources: list[Source], reading: Reading, scratch: Path, target: Path, 
     except Unreadable as error:
         findings.add("error", error.template, None, **error.values)
     if outcome.content_hash:
-        outcome.bytes = sum((target / f"{split}.jsonl").stat().st_size for split in SPLITS)
+        written = (target / name for name in (*(f"{split}.jsonl" for split in SPLITS), IMAGES))
+        outcome.bytes = sum(path.stat().st_size for path in written if path.exists())
     outcome.findings = findings.all()
     return outcome

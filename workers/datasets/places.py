@@ -1,4 +1,4 @@
-"""Which files a dataset may be read from: uploads below STORAGE_ROOT, and what lies below one of DATASET_ROOTS."""
+"""Which files and folders a dataset may be read from: uploads below STORAGE_ROOT, and what lies below one of DATASET_ROOTS."""
 
 from __future__ import annotations
 
@@ -9,9 +9,46 @@ from pathlib import Path
 from typing import BinaryIO
 
 from workers.contract.datasets import is_plain_key
+from workers.datasets.findings import Source
 from workers.datasets.parsing import CONLL_SUFFIXES, Unreadable
 
 SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".jsonl", ".json", ".ndjson", *CONLL_SUFFIXES)
+# Of pictures.
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+
+
+def is_known(name: str) -> bool:
+    """Whether the file's name ends as rows or archives do."""
+    return name.lower().endswith((*SUFFIXES, *ARCHIVES))
+
+
+def is_archive(name: str) -> bool:
+    return name.lower().endswith(ARCHIVES)
+
+
+def source_below(path: Path, name: str, split: str, roots: Sequence[Path]) -> Source:
+    """A file, or a folder of pictures, as `open_below` opens one. Raises Unreadable."""
+    if is_known(path.name):
+        return Source(path, name, split, open_below(path, roots))
+    return Source(folder_below(path, roots), name, split)
+
+
+def folder_below(path: Path, roots: Sequence[Path]) -> Path:
+    """The real path of the folder at the absolute `path`, if it lies below one of `roots`. Raises Unreadable."""
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, ValueError, RuntimeError):
+        raise _refusal(path) from None
+    below = path.is_absolute() and any(real.is_relative_to(root.resolve()) for root in roots)
+    if not below or not real.is_dir():
+        raise _refusal(path)
+    return real
+
+
+def _refusal(path: Path) -> Unreadable:
+    return Unreadable(
+        "There is no such file below the folders that datasets may come from: %(path)s.", path=str(path)[:300]
+    )
 
 
 def open_below(path: Path, roots: Sequence[Path]) -> BinaryIO:
@@ -20,10 +57,8 @@ def open_below(path: Path, roots: Sequence[Path]) -> BinaryIO:
     Whether it does is asked of the opened file itself: a link that is changed meanwhile opens nothing else.
     Raises Unreadable, with the same text for what is not there and what is not allowed: nobody can probe for files.
     """
-    refused = Unreadable(
-        "There is no such file below the folders that datasets may come from: %(path)s.", path=str(path)[:300]
-    )
-    if not path.is_absolute() or path.suffix.lower() not in SUFFIXES:
+    refused = _refusal(path)
+    if not path.is_absolute() or not is_known(path.name):
         raise refused
     try:
         # Not blocking: opening a pipe would wait for a writer.
@@ -32,11 +67,7 @@ def open_below(path: Path, roots: Sequence[Path]) -> BinaryIO:
         raise refused from None
     real = Path(f"/proc/self/fd/{descriptor}").readlink()
     regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-    if (
-        not regular
-        or real.suffix.lower() not in SUFFIXES
-        or not any(real.is_relative_to(root.resolve()) for root in roots)
-    ):
+    if not regular or not is_known(real.name) or not any(real.is_relative_to(root.resolve()) for root in roots):
         os.close(descriptor)
         raise refused
     return os.fdopen(descriptor, "rb")

@@ -112,14 +112,9 @@ def _checked(order: Order, target: Path, beats: _Beats) -> Outcome:
             sources = _from_paddlenlp(order)
         else:
             sources = [
-                Source(
-                    Path(file.name),
-                    file.name,
-                    file.split,
-                    places.open_key(file.key, order.storage_root)
-                    if file.key
-                    else places.open_below(Path(file.path), order.dataset_roots),
-                )
+                Source(Path(file.name), file.name, file.split, places.open_key(file.key, order.storage_root))
+                if file.key
+                else places.source_below(Path(file.path), file.name, file.split, order.dataset_roots)
                 for file in order.spec.files
             ]
         return check(sources, order.spec.reading, order.scratch, target, beats.stage)

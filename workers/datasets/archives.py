@@ -1,0 +1,399 @@
+"""What lies in an archive (zip, tar, tar.gz) or a folder: looked at and read member by member, never unpacked to a path.
+
+Names are only compared and shown. Links, devices, names that lead out and what is encrypted are facts, and never followed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from array import array
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from workers.datasets.findings import Source
+from workers.datasets.parsing import BadRow, Unreadable, printable, problem
+
+MOST_MEMBERS = 1_000_000
+MOST_UNPACKED_BYTES = 512 * 2**30
+# An archive that is so many times larger unpacked, and larger than so much, was made to fill the disk: pictures hardly shrink.
+MOST_RATIO, RATIO_FROM_BYTES = 200, 2**30
+LARGEST_PICTURE_BYTES = 64 * 2**20
+LARGEST_LIST_BYTES = 256 * 2**20
+# Label files and files with names of labels; the rest of all texts together is passed over.
+MOST_TEXT_BYTES = 512 * 2**20
+TEXT_SUFFIXES = (".txt", ".tsv")
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".webp", ".gif")
+OTHER_PICTURES = (
+    ".tif", ".tiff", ".heic", ".heif", ".avif", ".svg", ".psd", ".ico", ".jp2", ".jxl", ".ppm", ".pgm", ".pbm", ".tga",
+    ".exr", ".dcm", ".raw", ".dng", ".cr2", ".nef",
+)  # fmt: skip
+_JUNK = {"thumbs.db", "desktop.ini", "__macosx", "@eadir"}
+_TAR_BLOCK = 512
+# Zeros behind the last member, up to the checksum of a tar.gz.
+_MOST_BEHIND_BYTES = 64 * 2**20
+_HEAD_BYTES = 64 * 1024
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Contents:
+    """The regular members with safe names, in the order of the archive."""
+
+    names: list[str] = field(default_factory=list)
+    sizes: array[int] = field(default_factory=lambda: array("Q"))
+    numbers: array[int] = field(default_factory=lambda: array("I"))
+    texts: dict[str, bytes] = field(default_factory=dict)  # of those that may be label files
+    problems: list[BadRow] = field(default_factory=list)
+    unpacked: int = 0
+    whole: bool = True  # or only the beginning was looked at
+
+    def take(self, number: int, name: str, size: int) -> bool:
+        """Whether the name is safe and no junk."""
+        plain = safe_name(name)
+        if plain is None:
+            self.problems.append(problem("Members whose names lead out of the archive: %(count)d.", number, name))
+            return False
+        if is_junk(plain):
+            return False
+        self.names.append(plain)
+        self.sizes.append(size)
+        self.numbers.append(number)
+        return True
+
+    def keep_text(self, name: str, read: Callable[[int], bytes], size: int) -> None:
+        """Of a text file all, if it is short or looks like a label file."""
+        plain = safe_name(name)
+        left = min(LARGEST_LIST_BYTES, MOST_TEXT_BYTES - sum(map(len, self.texts.values())))
+        if plain is None or size > left:
+            return
+        head = read(min(size, _HEAD_BYTES))
+        if size <= _HEAD_BYTES:
+            if names_pictures(head) or len(self.texts) < 100:
+                self.texts[plain] = head
+        elif names_pictures(head):
+            self.texts[plain] = head + read(size - len(head))
+
+
+def names_pictures(head: bytes) -> bool:
+    """Whether the first lines begin with names of pictures: whether it is a label file."""
+    lines = [line for line in head.removeprefix(b"\xef\xbb\xbf").split(b"\n")[:20] if line.strip()]
+    ends = tuple(suffix.encode() for suffix in PICTURE_SUFFIXES)
+    named = 0
+    for line in lines:
+        path = line.partition(b"\t")[0] if b"\t" in line else line.strip().rpartition(b" ")[0] or line
+        named += path.strip().lower().rstrip(b'"]').endswith(ends)
+    return bool(named) and 2 * named >= len(lines)
+
+
+def safe_name(name: str) -> str | None:
+    """Parts with / between; None if it is absolute or leads upwards."""
+    plain = name.replace("\\", "/")
+    if plain.startswith("/") or (len(plain) > 1 and plain[1] == ":"):
+        return None
+    parts = [part for part in plain.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts or "\0" in plain:
+        return None
+    return "/".join(parts)
+
+
+def is_junk(name: str) -> bool:
+    """What systems leave behind: hidden files, resource forks, thumbnails."""
+    return any(part.startswith(".") or part.lower() in _JUNK for part in name.split("/"))
+
+
+def suffix(name: str) -> str:
+    return PurePosixPath(name).suffix.lower()
+
+
+class Archive:
+    """Something with members. `look` comes first, then `read`, as often as wanted."""
+
+    def look(self, progress: Progress = lambda done, total: None, most: int = 0) -> Contents:
+        """All members, or about the first `most`. Raises Unreadable."""
+        raise NotImplementedError
+
+    def read(self, wanted: Container[int]) -> Iterator[tuple[int, bytes | BadRow]]:
+        """The members with those numbers, in the order of the archive. Raises Unreadable."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+    def _too_much(self, contents: Contents, packed: int) -> None:
+        if len(contents.names) + len(contents.problems) > MOST_MEMBERS:
+            raise Unreadable("There are more than %(limit)d files in it.", limit=MOST_MEMBERS)
+        if contents.unpacked > MOST_UNPACKED_BYTES:
+            raise Unreadable("Unpacked it has more than %(limit)s.", limit=f"{MOST_UNPACKED_BYTES // 2**30} GiB")
+        if contents.unpacked > max(RATIO_FROM_BYTES, MOST_RATIO * packed):
+            raise Unreadable(
+                "Unpacked it has more than %(ratio)d times its size: that is no archive of pictures.", ratio=MOST_RATIO
+            )
+
+
+def opened(source: Source) -> Archive:
+    """Raises Unreadable if it is neither an archive nor a folder. Who opened `source.file` is its owner no more."""
+    if source.file is None and source.path.is_dir():
+        return Folder(source.path)
+    file = source.file or source.path.open("rb")
+    head = file.read(_TAR_BLOCK)
+    file.seek(0)
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return Zip(file)
+    if head.startswith(b"\x1f\x8b"):
+        return Tar(file, compressed=True)
+    if head[257:262] == b"ustar":
+        return Tar(file)
+    file.close()
+    if not head:
+        raise Unreadable("The file is empty.")
+    raise Unreadable("This is neither a zip nor a tar nor a tar.gz archive.")
+
+
+class Zip(Archive):
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._packed = os.fstat(file.fileno()).st_size
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+            file.close()
+            raise Unreadable("The archive is broken or not whole: %(said)s.", said=_said(error)) from None
+        # Chinese Windows writes GBK, and others UTF-8, where the format knows only the IBM PC's characters.
+        raw = [member.filename.encode("cp437", "replace") for member in self._zip.infolist() if _is_unsaid(member)]
+        self._encoding = _encoding(b"/".join(raw))
+
+    def look(self, progress: Progress = lambda done, total: None, most: int = 0) -> Contents:
+        contents = Contents()
+        members = self._zip.infolist()
+        for number, member in enumerate(members, 1):
+            if number % 1000 == 1:
+                progress(number, len(members))
+            if most and number > most:
+                contents.whole = False
+                break
+            if member.is_dir():
+                continue
+            name = self._name(member)
+            mode = member.external_attr >> 16
+            if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+                contents.problems.append(_no_file(number, name))
+                continue
+            if member.flag_bits & 1:
+                raise Unreadable("The archive is encrypted: pack it anew without a password.")
+            contents.unpacked += member.file_size
+            self._too_much(contents, self._packed)
+            if contents.take(number, name, member.file_size) and suffix(name) in TEXT_SUFFIXES:
+                try:
+                    with self._zip.open(member) as text:
+                        contents.keep_text(name, text.read, member.file_size)
+                except _BROKEN as error:
+                    contents.problems.append(_broken(number, name, error))
+        return contents
+
+    def read(self, wanted: Container[int]) -> Iterator[tuple[int, bytes | BadRow]]:
+        for number, member in enumerate(self._zip.infolist(), 1):
+            if number not in wanted:
+                continue
+            if member.file_size > LARGEST_PICTURE_BYTES:
+                yield number, _too_large(number, self._name(member))
+                continue
+            try:
+                # Of its own size at most: zipfile reads no further than that.
+                yield number, self._zip.read(member)
+            except _BROKEN as error:
+                yield number, _broken(number, self._name(member), error)
+
+    def _name(self, member: zipfile.ZipInfo) -> str:
+        if not _is_unsaid(member):
+            return member.filename
+        return member.filename.encode("cp437", "replace").decode(self._encoding, "replace")
+
+    def close(self) -> None:
+        self._zip.close()
+        self._file.close()
+
+
+def _is_unsaid(member: zipfile.ZipInfo) -> bool:
+    return not member.flag_bits & 0x800 and not member.filename.isascii()
+
+
+class Tar(Archive):
+    """Read from the beginning each time: a compressed one knows no other way."""
+
+    def __init__(self, file: BinaryIO, *, compressed: bool = False) -> None:
+        self._file, self._compressed = file, compressed
+        self._packed = os.fstat(file.fileno()).st_size
+
+    def look(self, progress: Progress = lambda done, total: None, most: int = 0) -> Contents:
+        contents = Contents()
+        for number, member, tar in self._members():
+            if number % 200 == 1:
+                progress(self._file.tell(), self._packed)
+            if most and (number > most or contents.unpacked > most * 2**14):
+                contents.whole = False
+                break
+            name = _decoded(member.name.encode("utf-8", "surrogateescape"))
+            if member.isdir():
+                continue
+            if not member.isreg() or member.issparse():
+                contents.problems.append(_no_file(number, name))
+                continue
+            contents.unpacked += member.size
+            self._too_much(contents, self._packed)
+            if contents.take(number, name, member.size) and suffix(name) in TEXT_SUFFIXES:
+                text = tar.extractfile(member)
+                if text is not None:
+                    contents.keep_text(name, text.read, member.size)
+        return contents
+
+    def read(self, wanted: Container[int]) -> Iterator[tuple[int, bytes | BadRow]]:
+        for number, member, tar in self._members():
+            if number not in wanted:
+                continue
+            if member.size > LARGEST_PICTURE_BYTES:
+                yield number, _too_large(number, member.name)
+                continue
+            file = tar.extractfile(member)
+            yield number, file.read() if file is not None else _no_file(number, member.name)
+
+    def _members(self) -> Iterator[tuple[int, tarfile.TarInfo, tarfile.TarFile]]:
+        self._file.seek(0)
+        # Unlike tarfile's own way this says if a compressed file is cut or changed.
+        plain: Any = gzip.GzipFile(fileobj=self._file) if self._compressed else self._file
+        try:
+            with tarfile.open(fileobj=plain, mode="r|", errors="surrogateescape") as tar:
+                for number, member in enumerate(tar, 1):
+                    yield number, member, tar
+                    # It would keep them all.
+                    tar.members = []  # type: ignore[attr-defined]
+            behind = 0
+            while self._compressed and behind < _MOST_BEHIND_BYTES and (rest := plain.read(2**20)):
+                behind += len(rest)
+        except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
+            raise Unreadable("The archive is broken or not whole: %(said)s.", said=_said(error)) from None
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Folder(Archive):
+    """What lies below a folder, by name. No link is followed, wherever it comes from meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` is real: it was found to be one that may be read. Should a part of it be a link by now, it is not."""
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._real = self._real_of(self._descriptor)
+        if self._real != path:
+            os.close(self._descriptor)
+            raise Unreadable("The folder was moved meanwhile.")
+        self._names: list[str] = []
+
+    def look(self, progress: Progress = lambda done, total: None, most: int = 0) -> Contents:
+        contents = Contents()
+        self._names = []
+        number = 0
+        for here, folders, files, descriptor in os.fwalk(".", dir_fd=self._descriptor, follow_symlinks=False):
+            folders[:] = sorted(name for name in folders if not is_junk(name))
+            for file in sorted(files):
+                number += 1
+                name = (PurePosixPath(here) / file).as_posix()
+                self._names.append(name)
+                if number % 1000 == 1:
+                    progress(0, 0)
+                try:
+                    found = os.stat(file, dir_fd=descriptor, follow_symlinks=False)
+                except OSError:
+                    continue
+                if not stat.S_ISREG(found.st_mode):
+                    contents.problems.append(_no_file(number, name))
+                    continue
+                contents.unpacked += found.st_size
+                self._too_much(contents, contents.unpacked)
+                shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+                if contents.take(number, shown, found.st_size) and suffix(name) in TEXT_SUFFIXES:
+                    text = self._open(name)
+                    if text is not None:
+                        with text:
+                            contents.keep_text(shown, text.read, found.st_size)
+            if most and number >= most:
+                contents.whole = False
+                break
+        return contents
+
+    def read(self, wanted: Container[int]) -> Iterator[tuple[int, bytes | BadRow]]:
+        for number, name in enumerate(self._names, 1):
+            if number not in wanted:
+                continue
+            file = self._open(name)
+            if file is None:
+                yield number, _no_file(number, name)
+                continue
+            with file:
+                data = file.read(LARGEST_PICTURE_BYTES + 1)
+            yield number, data if len(data) <= LARGEST_PICTURE_BYTES else _too_large(number, name)
+
+    def _open(self, name: str) -> BinaryIO | None:
+        """None if it is no regular file of this folder (any more)."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(name, flags, dir_fd=self._descriptor)
+        except OSError:
+            return None
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        if not regular or not self._real_of(descriptor).is_relative_to(self._real):
+            os.close(descriptor)
+            return None
+        return os.fdopen(descriptor, "rb")
+
+    @staticmethod
+    def _real_of(descriptor: int) -> Path:
+        return Path(f"/proc/self/fd/{descriptor}").readlink()
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+_BROKEN: tuple[Any, ...] = (
+    zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError,
+)  # fmt: skip
+
+
+def _no_file(number: int, name: str) -> BadRow:
+    return problem("Members that are links or no files, which are never followed: %(count)d.", number, name)
+
+
+def _too_large(number: int, name: str) -> BadRow:
+    limit = f"{LARGEST_PICTURE_BYTES // 2**20} MiB"
+    return problem("Pictures larger than %(limit)s: %(count)d. Shrink them.", number, name, limit=limit)
+
+
+def _broken(number: int, name: str, error: Exception) -> BadRow:
+    return problem(
+        "Members that cannot be unpacked: %(count)d. Pack the archive anew.", number, f"{name}: {_said(error)}"
+    )
+
+
+def _said(error: Exception) -> str:
+    return printable(str(error).rstrip(".") or type(error).__name__, 200)
+
+
+def _encoding(raw: bytes) -> str:
+    for encoding in ("utf-8", "gb18030"):
+        try:
+            raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    return "utf-8"
+
+
+def _decoded(raw: bytes) -> str:
+    return raw.decode(_encoding(raw), "replace")

@@ -1,0 +1,446 @@
+"""What belongs to the pictures of an archive: their folder's name is a label, or label files name them. Knows names and
+label files only; the pictures themselves are pictures.py's."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from workers.contract.datasets import SPLITS, ImageReading, Kind, ListFile, Reading
+from workers.datasets.archives import OTHER_PICTURES, PICTURE_SUFFIXES, Contents, names_pictures, suffix
+from workers.datasets.parsing import BOM, BadRow, Unreadable, problem
+from workers.datasets.splits import DEV, OPEN, OUT, TRAIN
+
+MOST_LABELS = 10_000
+LONGEST_LABEL, LONGEST_TEXT = 200, 1000
+MOST_LISTS = 20
+_SPLITS = {
+    **dict.fromkeys(("train", "training", "训练", "训练集"), TRAIN),
+    **dict.fromkeys(("dev", "val", "valid", "validation", "eval", "evaluation", "验证", "验证集", "开发集"), DEV),
+    **dict.fromkeys(("test", "testing", "测试", "测试集"), OUT),
+}
+_BESIDE_SPLITS = {"set", "data", "images", "imgs", "image", "img", "split", "pictures"}
+_CODES = {"": OPEN, "train": TRAIN, "dev": DEV, "out": OUT}
+
+Complain = Callable[[BadRow, str], None]
+
+
+@dataclass
+class Store:
+    """An archive and what was seen in it."""
+
+    name: str
+    split: str  # "": to be decided
+    contents: Contents
+
+
+@dataclass
+class Label:
+    """A file with a line per picture."""
+
+    name: str
+    split: int
+    body: bytes
+    folder: str  # paths may begin here
+    stores: list[int]
+
+
+@dataclass
+class Rows:
+    """What is known of each row before its picture is read: where the picture lies, what belongs to it, who said so."""
+
+    store: array[int] = field(default_factory=lambda: array("H"))
+    member: array[int] = field(default_factory=lambda: array("I"))  # index into the contents' names
+    said: list[str] = field(default_factory=list)
+    split: array[int] = field(default_factory=lambda: array("B"))
+    file: array[int] = field(default_factory=lambda: array("H"))
+    number: array[int] = field(default_factory=lambda: array("I"))
+    files: list[str] = field(default_factory=list)
+    out: int = 0  # rows of the test split, which are not here
+    unnamed: list[tuple[int, int]] = field(default_factory=list)  # store and member of pictures that no line names
+    others: int = 0  # members that are neither pictures nor label files
+
+    def __len__(self) -> int:
+        return len(self.said)
+
+    def add(self, store: int, member: int, said: str, split: int, file: int, number: int) -> None:
+        self.store.append(store)
+        self.member.append(member)
+        self.said.append(said)
+        self.split.append(split)
+        self.file.append(file)
+        self.number.append(number)
+
+
+def is_picture(name: str) -> bool:
+    return suffix(name) in PICTURE_SUFFIXES
+
+
+def named(reading: Reading, stores: list[Store], beside: list[tuple[str, str, bytes]], complain: Complain) -> Rows:
+    """`beside` are label files by themselves: name, split and body. Raises Unreadable."""
+    how = reading.images
+    if how.layout == "lists" or reading.kind == "lines":
+        rows = _by_lists(reading, how, stores, beside, complain)
+    else:
+        rows = _by_folders(reading, stores, complain)
+    if DEV not in rows.split:
+        # Of training rows only, a part is set apart.
+        rows.split = array("B", bytes([OPEN]) * len(rows))
+    return rows
+
+
+# --- a folder per label ----------------------------------------------------------------------
+
+
+def _by_folders(reading: Reading, stores: list[Store], complain: Complain) -> Rows:
+    rows = Rows(files=[store.name for store in stores])
+    labels = set(reading.labels)
+    for at, store in enumerate(stores):
+        contents = store.contents
+        folders = FolderLayout([name for name in contents.names if _claims_to_be_one(name)])
+        for member, name in enumerate(contents.names):
+            number = contents.numbers[member]
+            if not _claims_to_be_one(name):
+                rows.others += 1
+                continue
+            label, split = folders.label_and_split(name)
+            split = SPLITS.index(store.split) if store.split else split
+            if split == OUT:
+                rows.out += 1
+                continue
+            bad = _unread(name, number)
+            if not bad and not label:
+                bad = problem("Pictures that lie in no folder of a label: %(count)d.", number, name)
+            if bad := bad or _label_fault(label, number, labels, reading):
+                complain(bad, store.name)
+            else:
+                rows.add(at, member, label, split, at, number)
+    return rows
+
+
+def _claims_to_be_one(name: str) -> bool:
+    return suffix(name) in PICTURE_SUFFIXES or suffix(name) in OTHER_PICTURES
+
+
+def _unread(name: str, number: int) -> BadRow | None:
+    if suffix(name) in OTHER_PICTURES:
+        return problem(
+            "Pictures of a format that is not read: %(count)d. Save them as PNG, JPEG, BMP, WebP or GIF.", number, name
+        )
+    return None
+
+
+class FolderLayout:
+    """Of pictures by their folders: which part of the path is the split, and which the label."""
+
+    def __init__(self, names: list[str]) -> None:
+        folders = {name.rpartition("/")[0] for name in names}
+        parts = sorted(folder.split("/") if folder else [] for folder in folders)
+        # What all have in common says nothing.
+        root = _common(parts[0], parts[-1]) if parts else []
+        self._depth = len(root)
+        tops = {part[self._depth] for part in parts if len(part) > self._depth}
+        if not tops and root and split_of_folder(root[-1]) is None:
+            # One folder only: its name is the one label.
+            self._depth -= 1
+            tops = {root[-1]}
+        splits = {top: split_of_folder(top) for top in tops}
+        found = set(splits.values()) - {None}
+        self.has_splits = TRAIN in found or (len(found) > 1 and None not in splits.values())
+
+    def label_and_split(self, name: str) -> tuple[str, int]:
+        parts = name.split("/")[self._depth : -1]
+        split: int | None = OPEN
+        if self.has_splits:
+            split = split_of_folder(parts[0]) if parts else None
+            parts = parts[1:] if split is not None else []
+        return parts[0].strip() if parts else "", OPEN if split is None else split
+
+
+def _common(first: list[str], last: list[str]) -> list[str]:
+    return [one for one, _ in takewhile(lambda both: both[0] == both[1], zip(first, last, strict=False))]
+
+
+def split_of_folder(name: str) -> int | None:
+    words = [word for word in re.split(r"[\W_]+", name.lower()) if word and word not in _BESIDE_SPLITS]
+    return _SPLITS.get(words[0]) if len(words) == 1 else None
+
+
+def _label_fault(label: str, number: int, labels: set[str], reading: Reading) -> BadRow | None:
+    if len(label) > LONGEST_LABEL:
+        return problem(
+            "Rows with a label longer than %(limit)d characters: %(count)d.", number, label, limit=LONGEST_LABEL
+        )
+    if not label.isprintable():
+        return problem("Rows with a control character in the label: %(count)d.", number, label)
+    if reading.labels and label not in labels:
+        return problem("Rows with a label outside of the label set: %(count)d.", number, label)
+    if not reading.labels:
+        labels.add(label)
+        if len(labels) > MOST_LABELS:
+            raise Unreadable("There are more than %(limit)d different labels: is the layout right?", limit=MOST_LABELS)
+    return None
+
+
+# --- label files -----------------------------------------------------------------------------
+
+
+def _by_lists(
+    reading: Reading,
+    how: ImageReading,
+    stores: list[Store],
+    beside: list[tuple[str, str, bytes]],
+    complain: Complain,
+) -> Rows:
+    lists = _lists(how, stores, beside)
+    rows = Rows(files=[one.name for one in lists])
+    pictures = [_Places(store.contents.names) for store in stores]
+    used = [bytearray(len(store.contents.names)) for store in stores]
+    labels = set(reading.labels)
+    names = label_names(_text_of(how.label_names, stores, beside)) if how.label_names else {}
+    for file, one in enumerate(lists):
+        for number, line, bad in _lines(one.body):
+            path, said = "", ""
+            if bad is None:
+                path, said, bad = _parts(line, number, reading.kind)
+            if bad is None and one.split == OUT:
+                rows.out += 1
+                for store, member in pictures_of(path, one, pictures):
+                    used[store][member] = 1
+                continue
+            places = pictures_of(path, one, pictures) if bad is None else []
+            if bad is None and not places:
+                bad = problem(
+                    "Lines whose picture is not there: %(count)d. Add the pictures, or take the lines out.",
+                    number,
+                    path,
+                )
+            if places:
+                used[places[0][0]][places[0][1]] = 1
+            if bad is None and reading.kind == "lines":
+                bad = _text_fault(said, number)
+            elif bad is None:
+                if names:
+                    said = names.get(said, said)
+                bad = _label_fault(said, number, labels, reading)
+            if bad is None:
+                bad = _unread(path, number)
+            if bad is not None:
+                complain(bad, one.name)
+            else:
+                rows.add(*places[0], said, one.split, file, number)
+    rows.unnamed = [
+        (at, member)
+        for at, store in enumerate(stores)
+        for member, name in enumerate(store.contents.names)
+        if not used[at][member] and _claims_to_be_one(name)
+    ]
+    return rows
+
+
+def _lists(how: ImageReading, stores: list[Store], beside: list[tuple[str, str, bytes]]) -> list[Label]:
+    chosen = how.lists or guessed_lists(stores, beside)
+    lists = []
+    everywhere = list(range(len(stores)))
+    for one in chosen:
+        code = _CODES[one.split]
+        found = [
+            Label(name, _CODES[split] if split else code, body, "", everywhere)
+            for name, split, body in beside
+            if name == one.name
+        ] or [
+            Label(
+                one.name,
+                _CODES[store.split] if store.split else code,
+                store.contents.texts[one.name],
+                one.name.rpartition("/")[0],
+                [at],
+            )
+            for at, store in enumerate(stores)
+            if one.name in store.contents.texts
+        ]
+        if not found:
+            raise Unreadable("There is no label file “%(name)s”.", name=one.name[:200])
+        lists += found
+    if not lists:
+        raise Unreadable(
+            "There is no label file: a text file whose lines have the path of a picture, a tab, and what belongs to it. Pack it "
+            "with the pictures, or upload it beside them."
+        )
+    if len(lists) > MOST_LISTS:
+        raise Unreadable(
+            "There are %(count)d label files, and at most %(limit)d can be read.", count=len(lists), limit=MOST_LISTS
+        )
+    for label in lists:
+        if b'[{"transcription"' in label.body[:4096]:
+            raise Unreadable(
+                "The label file “%(name)s” is one of text detection, with boxes: export it for recognition (rec_gt.txt).",
+                name=label.name[:200],
+            )
+    return lists
+
+
+def guessed_lists(stores: list[Store], beside: list[tuple[str, str, bytes]]) -> list[ListFile]:
+    """All that name pictures, with the split that their names say. Where there are files of train and test only, as with
+    PaddleOCR, the test file is for evaluation."""
+    found = [name for name, _split, body in beside if names_pictures(body[:65536])]
+    found += sorted({name for store in stores for name, body in store.contents.texts.items() if names_pictures(body)})
+    splits = {name: _split_of_file(name) for name in found}
+    test = DEV if TRAIN in splits.values() and DEV not in splits.values() else OUT
+    words = {TRAIN: "train", DEV: "dev", OUT: "dev" if test == DEV else "out", None: ""}
+    return [ListFile(name=name, split=words[splits[name]]) for name in found]
+
+
+def _split_of_file(name: str) -> int | None:
+    words = re.split(r"[\W_\d]+", name.rpartition("/")[2].lower())
+    return next((_SPLITS[word] for word in words if word in _SPLITS), None)
+
+
+def _text_of(name: str, stores: list[Store], beside: list[tuple[str, str, bytes]]) -> bytes:
+    for other, _split, body in beside:
+        if other == name:
+            return body
+    for store in stores:
+        if name in store.contents.texts:
+            return store.contents.texts[name]
+    raise Unreadable("There is no file “%(name)s” with the names of the labels.", name=name[:200])
+
+
+def label_names(body: bytes) -> dict[str, str]:
+    """What stands in label files → its name: of “0 cat” in a line, or of a name in each, from 0."""
+    lines = [line.strip() for line in _decoded(body).splitlines() if line.strip()]
+    numbered = [re.fullmatch(r"(\d+)[\s,:]+(.+)", line) for line in lines]
+    if all(numbered):
+        return {match[1]: match[2].strip() for match in numbered if match}
+    return {str(i): line for i, line in enumerate(lines)}
+
+
+def _decoded(body: bytes) -> str:
+    body = body.removeprefix(BOM)
+    for encoding in ("utf-8", "gb18030"):
+        try:
+            return body.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return body.decode("utf-8", "replace")
+
+
+def _lines(body: bytes) -> Iterator[tuple[int, str, BadRow | None]]:
+    """Lines that are not blank, with their numbers. UTF-8, or all of it GB18030."""
+    body = body.removeprefix(BOM)
+    encoding = "utf-8"
+    try:
+        body.decode(encoding)
+    except UnicodeDecodeError:
+        try:
+            body.decode("gb18030")
+            encoding = "gb18030"
+        except UnicodeDecodeError:
+            pass
+    for number, raw in enumerate(body.split(b"\n"), 1):
+        raw = raw.rstrip(b"\r")
+        if not raw.strip():
+            continue
+        try:
+            yield number, raw.decode(encoding), None
+        except UnicodeDecodeError:
+            shown = raw.decode(encoding, "replace")
+            yield number, "", problem("Rows that are not %(encoding)s: %(count)d.", number, shown, encoding="UTF-8")
+
+
+def _parts(line: str, number: int, kind: Kind) -> tuple[str, str, BadRow | None]:
+    """Path, text or label."""
+    path, tab, said = line.partition("\t")
+    if kind == "lines":
+        if not tab:
+            return "", "", problem("Lines without a tab between the path and the text: %(count)d.", number, line)
+        if not said.strip():
+            return "", "", problem("Rows with an empty text: %(count)d.", number, line)
+    else:
+        if not tab:
+            path, _space, said = line.strip().rpartition(" ")
+        said = said.strip()
+        if not said or not path.strip() or is_picture(said):
+            return "", "", problem("Rows without a label: %(count)d.", number, line)
+    return path.strip(), said, None
+
+
+def _text_fault(text: str, number: int) -> BadRow | None:
+    if len(text) > LONGEST_TEXT:
+        return problem(
+            "Rows with a text longer than %(limit)d characters: %(count)d.", number, text, limit=LONGEST_TEXT
+        )
+    if any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in text):
+        return problem(
+            "Rows with a control character in the text, such as a tab: %(count)d. No picture shows one.", number, text
+        )
+    return None
+
+
+class _Places:
+    """Pictures by their paths, as far as a label file gives them: from the root, from its own folder, or from elsewhere."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.exact = {name: i for i, name in enumerate(names)}
+        self._by_end: dict[str, int] | None = None
+
+    def find(self, path: str, folder: str) -> int | None:
+        plain = "/".join(part for part in path.replace("\\", "/").split("/") if part not in ("", "."))
+        bases = (f"{folder}/", "") if folder else ("",)
+        rest = plain
+        while rest:
+            # Written on another machine, the path may begin with folders that are not here.
+            for base in bases:
+                if (found := self.exact.get(base + rest)) is not None:
+                    return found
+            rest = rest.partition("/")[2]
+        # Or the pictures lie in a folder that the path leaves out.
+        if self._by_end is None:
+            counts = Counter(name.rpartition("/")[2] for name in self.names)
+            self._by_end = {end: i for i, name in enumerate(self.names) if counts[end := name.rpartition("/")[2]] == 1}
+        found = self._by_end.get(plain.rpartition("/")[2])
+        return found if found is not None and f"/{self.names[found]}".endswith(f"/{plain}") else None
+
+
+def pictures_of(path: str, one: Label, places: list[_Places]) -> list[tuple[int, int]]:
+    """Store and member, of the first archive that has it."""
+    for store in one.stores:
+        member = places[store].find(path, one.folder)
+        if member is not None:
+            return [(store, member)]
+    return []
+
+
+# --- a guess ---------------------------------------------------------------------------------
+
+
+def guess(stores: list[Store], beside: list[tuple[str, str, bytes]]) -> tuple[Kind, ImageReading]:
+    """By the label files, if there are any: few different labels, or a text for each picture."""
+    lists = guessed_lists(stores, beside)[:MOST_LISTS]
+    if not lists:
+        return "images", ImageReading()
+    texts = {name: body for store in stores for name, body in store.contents.texts.items()}
+    texts |= {name: body for name, _split, body in beside}
+    first = [line for one in lists for _n, line, bad in _some(_lines(texts[one.name])) if bad is None]
+    said = [line.partition("\t")[2] for line in first if "\t" in line]
+    are_lines = 2 * len(said) > len(first) and 2 * len(set(said)) > len(said) and not all(map(str.isdigit, said))
+    if are_lines:
+        return "lines", ImageReading(layout="lists", lists=lists)
+    labels = [_parts(line, 0, "images")[1] for line in first]
+    chosen = {one.name for one in lists}
+    names = [name for name in texts if name not in chosen and re.search("label|class|names", name.lower())]
+    numbered = bool(labels) and all(map(str.isdigit, labels))
+    return "images", ImageReading(
+        layout="lists", lists=lists, label_names=sorted(names)[0] if names and numbered else ""
+    )
+
+
+def _some(lines: Iterator[tuple[int, str, BadRow | None]]) -> Iterator[tuple[int, str, BadRow | None]]:
+    for _, line in zip(range(500), lines, strict=False):
+        yield line

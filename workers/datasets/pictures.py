@@ -1,0 +1,573 @@
+"""Pictures with labels, and pictures of text lines: each decoded once, written once, judged and measured.
+
+Memory grows with the number of pictures (some 600 bytes each with their names), not with their size: they pass through, a
+few at a time in threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import os
+import shutil
+import threading
+import unicodedata
+from array import array
+from collections import Counter, deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.contract.datasets import MOST_PIXELS, SPLITS, Reading, RowRef
+from workers.datasets import archives, layouts, splits
+from workers.datasets.archives import Archive
+from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Source, Stage
+from workers.datasets.layouts import Rows, Store
+from workers.datasets.parsing import BadRow, Unreadable, printable, problem
+from workers.datasets.splits import DEV, TRAIN, set_apart
+from workers.datasets.texts import IMBALANCE, histogram, percentiles
+from workers.images import ImagesWriter, NoPicture, TooLarge, opened, row_line, thumbnail, verified
+
+Numbers = npt.NDArray[Any]
+Seen = tuple[str, tuple[int, int], bool]
+
+# Decoded at the same time, and read ahead of that at most.
+THREADS, AHEAD, AHEAD_BYTES = min(4, os.cpu_count() or 1), 64, 64 * 2**20
+# Pixels of a picture that takes so much memory that it is decoded alone; training will notice it, too.
+LARGE_PIXELS = 4_000_000
+TINY_SIDE, LONGEST_SHAPE, UPRIGHT = 8, 20.0, 1.5
+# The height that text lines are most often read at: their width is measured so.
+LINE_HEIGHT = 32
+SAMPLE_LABELS, SAMPLES_OF_LABEL, SAMPLES_OF_SPLIT, NARROWEST = 40, 6, 24, 10
+THUMBNAIL_SIDE, THUMBNAIL_FROM_BYTES = 192, 16 * 1024
+MOST_CHARACTERS = 20_000
+_ABSENT, _BROKEN = -1, -2
+
+
+def check(
+    sources: list[Source],
+    reading: Reading,
+    scratch: Path,
+    target: Path,
+    stage: Stage,
+    findings: Findings,
+    outcome: Outcome,
+) -> None:
+    """See checking.py."""
+    with ExitStack() as stack:
+        archived, stores, beside = look(sources, stack, stage)
+        made = _Check(reading, stores, findings)
+        for store in stores:
+            for bad in store.contents.problems:
+                made.complain(bad, store.name)
+        stage("reading the label files", 0, 0)
+        made.rows = layouts.named(reading, stores, beside, made.complain)
+        outcome.columns = ["id", "image", made.said, "size"]
+        made.tell_what_was_passed_over()
+        writer = ImagesWriter(target)
+        try:
+            made.read(archived, target, writer, stage)
+            stage("deciding the split", 0, 0)
+            if not made.conclude():
+                return
+            made.judge()
+            if not findings.fit:
+                return
+            stage("looking for duplicates", 0, 0)
+            outcome.statistics = made.measure()
+            outcome.content_hash = made.write(scratch, target, writer, outcome.statistics, stage)
+        finally:
+            writer.close()
+        outcome.labels = list(reading.labels) or sorted(made.labels) if reading.kind == "images" else []
+        outcome.splits = dict(outcome.statistics["rows"])
+
+
+def look(
+    sources: list[Source], stack: ExitStack, stage: Stage, most: int = 0
+) -> tuple[list[Archive], list[Store], list[tuple[str, str, bytes]]]:
+    """What lies in the archives, and the label files beside them: name, split and body. Raises Unreadable."""
+    archived, stores, beside = [], [], []
+    for source in sources:
+        if archives.suffix(source.name) in archives.TEXT_SUFFIXES:
+            file = source.file or source.path.open("rb")
+            with file:
+                body = file.read(archives.LARGEST_LIST_BYTES + 1)
+            if len(body) > archives.LARGEST_LIST_BYTES:
+                raise Unreadable("A label file may have %(limit)s at most.", limit="256 MiB")
+            beside.append((source.name, source.split, body))
+            continue
+        archive = archives.opened(source)
+        stack.callback(archive.close)
+        archived.append(archive)
+        contents = archive.look(lambda done, total: stage("looking into the archive", done, total), most)
+        stores.append(Store(source.name, source.split, contents))
+    if not stores:
+        raise Unreadable("A label file needs its pictures: an archive or a folder.")
+    # Of an archive and label files of train and dev, the archive is of both.
+    if len(stores) == 1 and beside:
+        stores[0].split = ""
+    return archived, stores, beside
+
+
+@dataclass
+class _Pictures:
+    """Of those that were read, in that order."""
+
+    places: list[tuple[int, int]] = field(default_factory=list)
+    widths: array[int] = field(default_factory=lambda: array("I"))
+    heights: array[int] = field(default_factory=lambda: array("I"))
+    colours: array[int] = field(default_factory=lambda: array("B"))
+    formats: list[str] = field(default_factory=list)
+
+
+class _Check:
+    def __init__(self, reading: Reading, stores: list[Store], findings: Findings) -> None:
+        self.reading, self.stores, self.findings = reading, stores, findings
+        self.said = "label" if reading.kind == "images" else "text"
+        self.rows = Rows()
+        self.pictures = _Pictures()
+        self.bad_rows = 0
+        # Per store and member the index of its picture, or _ABSENT or _BROKEN.
+        self._index: list[Numbers] = []
+        # From here on of rows without fault, in order; `_row` is where they stand in `rows`.
+        self._row = self._picture = self._hashes = self._said_of = self.codes = np.empty(0, np.int64)
+        self.labels: dict[str, int] = {}  # or texts
+
+    def complain(self, bad: BadRow, name: str) -> None:
+        self.bad_rows += 1
+        level: Level = "warning" if self.reading.leave_out else "error"
+        self.findings.row(level, bad, name)
+
+    def tell_what_was_passed_over(self) -> None:
+        rows = self.rows
+        if rows.out:
+            self.findings.found_note("Rows of the test split, which are not used: %(count)d.", count=rows.out)
+        if rows.others:
+            self.findings.found_note("Files that are no pictures and were passed over: %(count)d.", count=rows.others)
+        if rows.unnamed:
+            at = []
+            for number, member in rows.unnamed[:MOST_ROWS]:
+                store = self.stores[number]
+                name = store.contents.names[member]
+                at.append(RowRef(file=store.name, row=store.contents.numbers[member], shown=printable(name)))
+            self.findings.found_warning(
+                "Pictures that no line of a label file names and that were left out: %(count)d.",
+                at,
+                count=len(rows.unnamed),
+            )
+
+    # --- the pictures ------------------------------------------------------------------------
+
+    def read(self, archived: list[Archive], target: Path, writer: ImagesWriter, stage: Stage) -> None:
+        rows, pictures = self.rows, self.pictures
+        of_store, of_member = np.frombuffer(rows.store, np.uint16), np.frombuffer(rows.member, np.uint32)
+        wanted = [np.unique(of_member[of_store == at]) for at in range(len(self.stores))]
+        total = sum(
+            int(np.frombuffer(store.contents.sizes, np.uint64)[of].sum())
+            for store, of in zip(self.stores, wanted, strict=True)
+            if len(of)
+        )
+        if total > shutil.disk_usage(target).free:
+            raise Unreadable(
+                "The storage has not enough room for %(size)s of pictures.", size=f"{total / 2**30:.1f} GiB"
+            )
+        broken: dict[tuple[int, int], BadRow] = {}
+        done = 0
+        for at, (archive, store) in enumerate(zip(archived, self.stores, strict=True)):
+            contents = store.contents
+            index = np.full(len(contents.names), _ABSENT, np.int64)
+            self._index.append(index)
+            members = {contents.numbers[member]: int(member) for member in wanted[at]}
+            for number, data, seen in _decoded(archive.read(members)):
+                member = members[number]
+                done += contents.sizes[member]
+                stage("reading pictures", done, total)
+                if isinstance(seen, BadRow):
+                    broken[at, member] = seen
+                    index[member] = _BROKEN
+                    continue
+                form, (width, height), colours = seen
+                index[member] = len(pictures.places)
+                pictures.places.append(writer.add(data))
+                pictures.widths.append(width)
+                pictures.heights.append(height)
+                pictures.colours.append(colours)
+                pictures.formats.append(form)
+        for row, key in enumerate(zip(rows.store, rows.member, strict=True)):
+            if self._index[key[0]][key[1]] < 0:
+                bad = broken.get(key) or problem("Pictures that are no longer there: %(count)d.", 0)
+                shown = printable(f"{self.name(row)}: {bad.shown}".removesuffix(": "), 200)
+                self.complain(BadRow(rows.number[row], bad.template, shown, bad.values), rows.files[rows.file[row]])
+
+    def name(self, row: int) -> str:
+        """The id of a row: the picture's path, with the archive's name if there are several."""
+        store = self.stores[self.rows.store[row]]
+        name = store.contents.names[self.rows.member[row]]
+        return f"{store.name.partition('.')[0]}/{name}" if len(self.stores) > 1 else name
+
+    def conclude(self) -> bool:
+        """Whether there are rows, and none that refuses the rest; then they have their splits."""
+        rows, places = self.rows, self.pictures.places
+        keys = zip(rows.store, rows.member, strict=True)
+        of = np.fromiter((self._index[store][member] for store, member in keys), np.int64, len(rows))
+        self._row = np.flatnonzero(of >= 0)
+        if not len(rows) and not self.bad_rows:
+            self.findings.found_error("There are no pictures.")
+        elif not len(self._row):
+            self.findings.found_error("No row can be used.")
+        elif self.reading.leave_out and self.bad_rows:
+            self.findings.found_warning("Rows with errors that were left out: %(count)d.", count=self.bad_rows)
+        if not len(self._row) or not self.findings.fit:
+            return False
+        self._picture = of[self._row]
+        # Equal pictures lie at the same place.
+        self._hashes = np.fromiter((offset for offset, _size in places), np.int64, len(places))[self._picture]
+        known = self.labels
+        self._said_of = np.fromiter(
+            (known.setdefault(rows.said[row], len(known)) for row in self._row), np.int64, len(self._row)
+        )
+        strata = [self._said_of == known[label] for label in sorted(known)] if self.said == "label" else [True]
+        self.codes = set_apart(np.frombuffer(rows.split, np.uint8)[self._row], strata, self.reading)
+        return True
+
+    # --- what is wrong with them -------------------------------------------------------------
+
+    def _refs(self, at: Numbers) -> list[RowRef]:
+        rows = self.rows
+        return [
+            RowRef(file=rows.files[rows.file[row]], row=rows.number[row], shown=printable(self.name(row), 200))
+            for row in self._row[at[:MOST_ROWS]].tolist()
+        ]
+
+    def found_warning(self, template: str, which: Numbers, **values: Any) -> None:
+        """`which` is a mask of rows; nothing if there are none."""
+        at = np.flatnonzero(which)
+        if len(at):
+            self.findings.add("warning", template, self._refs(at), count=len(at), **values)
+
+    def judge(self) -> None:
+        train, dev = self.codes == TRAIN, self.codes == DEV
+        if not train.any():
+            self.findings.found_error("There are no training rows.")
+        elif not dev.any():
+            self.findings.found_error(
+                "There are no rows for evaluation: %(rows)d rows are too few to set a part of them apart, or the split names none.",
+                rows=len(self.codes),
+            )
+        elif self.said == "label":
+            self._judge_labels(train, dev)
+        else:
+            self._judge_texts(train, dev)
+        if self.findings.fit:
+            self._judge_sizes()
+
+    def _judge_labels(self, train: Numbers, dev: Numbers) -> None:
+        names = list(self.labels)
+        in_train, in_dev = (np.bincount(self._said_of[of], minlength=len(names)) for of in (train, dev))
+        if int((in_train > 0).sum()) < 2:
+            known = ", ".join(name for name, count in zip(names, in_train, strict=True) if count)
+            self.findings.found_error(
+                "There must be two labels at least; the training rows have: %(labels)s.", labels=printable(known, 200)
+            )
+        for name in sorted(names):
+            code = self.labels[name]
+            if in_dev[code] and not in_train[code]:
+                self.findings.found_error(
+                    "The label “%(label)s” is among the dev rows but not among the training rows.",
+                    self._refs(np.flatnonzero(dev & (self._said_of == code))),
+                    label=printable(name),
+                )
+        if not self.findings.fit:
+            return
+        without = sorted(name for name in names if in_train[self.labels[name]] and not in_dev[self.labels[name]])
+        if without:
+            self.findings.found_warning(
+                "Labels without rows for evaluation: %(labels)s.", labels=printable(", ".join(without), 200)
+            )
+        unused = [name for name in self.reading.labels if name not in self.labels]
+        if unused:
+            self.findings.found_warning(
+                "Labels of the label set without training rows: %(labels)s.", labels=printable(", ".join(unused), 200)
+            )
+        cases = Counter(name.casefold() for name in names)
+        alike = sorted(name for name in names if cases[name.casefold()] > 1)
+        if alike:
+            self.findings.found_warning(
+                "Labels that differ in upper and lower case only: %(labels)s.", labels=printable(", ".join(alike), 200)
+            )
+        fewest, rarest = min((int(in_train[self.labels[name]]), name) for name in names)
+        most, commonest = max((int(in_train[self.labels[name]]), name) for name in names)
+        if most >= IMBALANCE * fewest:
+            self.findings.found_warning(
+                "Labels are unbalanced: “%(commonest)s” has %(most)d training rows, “%(rarest)s” has %(fewest)d. Look at macro F1 rather than at accuracy.",
+                commonest=printable(commonest), most=most, rarest=printable(rarest), fewest=fewest,
+            )  # fmt: skip
+
+    def _judge_texts(self, train: Numbers, dev: Numbers) -> None:
+        texts = list(self.labels)
+
+        def rows_of(fits: Any) -> Numbers:
+            return np.fromiter(map(fits, texts), bool, len(texts))[self._said_of]
+
+        known = {c for i in np.unique(self._said_of[train]).tolist() for c in texts[i]}
+        if len(known) > MOST_CHARACTERS:
+            self.findings.found_error("The texts have more than %(limit)d different characters.", limit=MOST_CHARACTERS)
+        unseen = dev & rows_of(lambda text: not known.issuperset(text))
+        strange = sorted({c for i in np.unique(self._said_of[unseen]).tolist() for c in texts[i]} - known)
+        self.found_warning(
+            "Rows of dev with characters that no training row has, so that they are never read right: %(count)d (%(characters)s).",
+            unseen,
+            characters=printable(" ".join(strange), 100),
+        )
+        self.found_warning(
+            "Texts that begin or end with a space: %(count)d.", rows_of(lambda text: text != text.strip())
+        )
+        self.found_warning(
+            "Texts with invisible characters: %(count)d.",
+            rows_of(lambda text: any(unicodedata.category(c) in ("Cf", "Co", "Cn") for c in text)),
+        )
+        self.found_warning(
+            "Texts with letters and their accents apart (not Unicode's form NFC): %(count)d. Each accent counts as a character.",
+            rows_of(lambda text: not unicodedata.is_normalized("NFC", text)),
+        )
+
+    def _judge_sizes(self) -> None:
+        width, height = self._sizes()
+        self.found_warning(
+            "Pictures less than %(side)d pixels wide or high: %(count)d.",
+            np.minimum(width, height) < TINY_SIDE,
+            side=TINY_SIDE,
+        )
+        large = np.flatnonzero(width * height > LARGE_PIXELS)
+        if len(large):
+            self.findings.found_note(
+                "Pictures of more than %(pixels)d million pixels: %(count)d. Each epoch decodes them anew; shrunk before the upload they train faster.",
+                self._refs(large),
+                pixels=LARGE_PIXELS // 10**6,
+                count=len(large),
+            )
+        if self.said == "label":
+            self.found_warning(
+                "Pictures more than %(times)d times as long as they are wide: %(count)d. Little is left of them in a square.",
+                np.maximum(width, height) > LONGEST_SHAPE * np.minimum(width, height),
+                times=int(LONGEST_SHAPE),
+            )
+            return
+        lengths, _steps = self._lengths()
+        self.found_warning(
+            "Pictures of several characters that are higher than wide: %(count)d. Turn them, if they lie on their side.",
+            (height > UPRIGHT * width) & (lengths > 1),
+        )
+        self.found_warning(
+            "Pictures too narrow for their text: %(count)d. At a height of %(height)d pixels they have less than one pixel per character.",
+            self._width_per_step() < 1,
+            height=LINE_HEIGHT,
+        )
+
+    # --- measuring ---------------------------------------------------------------------------
+
+    def _sizes(self) -> tuple[Numbers, Numbers]:
+        pictures = self.pictures
+        width, height = (np.frombuffer(of, np.uint32)[self._picture] for of in (pictures.widths, pictures.heights))
+        return width.astype(np.int64), height.astype(np.int64)
+
+    def _lengths(self) -> tuple[Numbers, Numbers]:
+        """Of each row's text the characters, and the steps that CTC needs: one more between two that are equal."""
+        texts = list(self.labels)
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        again = np.fromiter((sum(map(operator.eq, text, text[1:])) for text in texts), np.int64, len(texts))
+        return lengths[self._said_of], (lengths + again)[self._said_of]
+
+    def _width_per_step(self) -> Numbers:
+        width, height = self._sizes()
+        return width * LINE_HEIGHT / height / self._lengths()[1]
+
+    def measure(self) -> dict[str, Any]:
+        """See CheckResult."""
+        of = {split: self.codes == code for code, split in enumerate(SPLITS)}
+        width, height = self._sizes()
+        formats, colours = np.array(self.pictures.formats), np.frombuffer(self.pictures.colours, np.uint8)
+        found: dict[str, Any] = {
+            "rows": {split: int(at.sum()) for split, at in of.items()},
+            "formats": {
+                split: {str(form): int((formats[self._picture[at]] == form).sum()) for form in np.unique(formats)}
+                for split, at in of.items()
+            },
+            "colours": {split: int(colours[self._picture[at]].sum()) for split, at in of.items()},
+            "width": {split: percentiles(width[at]) for split, at in of.items()},
+            "height": {split: percentiles(height[at]) for split, at in of.items()},
+            "duplicates": self._duplicates(),
+            "baselines": {},
+        }
+        if self.said == "label":
+            names = sorted(self.labels)
+            counts = {split: np.bincount(self._said_of[at], minlength=len(names)) for split, at in of.items()}
+            found["label_counts"] = {
+                split: {name: count for name in names if (count := int(counts[split][self.labels[name]]))}
+                for split in SPLITS
+            }
+            found["baselines"]["majority"] = int(counts["dev"][counts["train"].argmax()]) / found["rows"]["dev"]
+            return found
+        texts = list(self.labels)
+        characters = {split: Counter[str]() for split in SPLITS}
+        for split, at in of.items():
+            for i in self._said_of[at].tolist():
+                characters[split].update(texts[i])
+        lengths, _steps = self._lengths()
+        per_step = self._width_per_step()
+        unseen = set(characters["dev"]) - set(characters["train"])
+        return found | {
+            "characters": {split: dict(characters[split].most_common()) for split in SPLITS},
+            "unseen_characters": {c: characters["dev"][c] for c in sorted(unseen)},
+            "text_length": {split: percentiles(lengths[at]) for split, at in of.items()},
+            "length_histogram": histogram(lengths, self.codes, of),
+            "width_per_step": {
+                split: {"percentiles": np.percentile(per_step[at], range(101)).round(3).tolist()}
+                for split, at in of.items()
+            },
+        }
+
+    def _duplicates(self) -> dict[str, int]:
+        """Rows whose picture is another row's, by its bytes."""
+        found: dict[str, int] = {}
+        hashes, order = self._hashes, np.arange(len(self.codes))
+        for code, split in enumerate(SPLITS):
+            at = np.flatnonzero(self.codes == code)
+            again = ~np.isin(order, at[np.unique(hashes[at], return_index=True)[1]]) & (self.codes == code)
+            found[split] = int(again.sum())
+            self.found_warning("Rows of %(split)s whose picture occurs earlier in it: %(count)d.", again, split=split)
+        leaked = (self.codes == DEV) & np.isin(hashes, hashes[self.codes == TRAIN])
+        found["dev_in_train"] = int(leaked.sum())
+        self.found_warning(
+            "Rows of dev whose picture is among the training rows: %(count)d. The evaluation looks better than it is.",
+            leaked,
+        )
+        # Of each picture what was said of it first, of training rows at the best.
+        by_code = np.lexsort((order, self.codes))
+        pictures, first = np.unique(hashes[by_code], return_index=True)
+        said_first = self._said_of[by_code][first][np.searchsorted(pictures, hashes)]
+        contradicting = self._said_of != said_first
+        found["contradicting"] = int(contradicting.sum())
+        if self.said == "label":
+            self.found_warning("Rows whose picture has another label elsewhere: %(count)d.", contradicting)
+        else:
+            self.found_warning("Rows whose picture has another text elsewhere: %(count)d.", contradicting)
+        return found
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def _line(self, at: int) -> tuple[str, tuple[int, int], tuple[int, int], str]:
+        """Id, place and size of the picture, and what is said of it."""
+        row, picture, pictures = int(self._row[at]), int(self._picture[at]), self.pictures
+        size = (pictures.widths[picture], pictures.heights[picture])
+        return self.name(row), pictures.places[picture], size, self.rows.said[row]
+
+    def write(self, scratch: Path, target: Path, writer: ImagesWriter, statistics: dict[str, Any], stage: Stage) -> str:
+        with (scratch / "rows.jsonl").open("w", encoding="utf-8", errors="replace", newline="\n") as lines:
+            for at in range(len(self.codes)):
+                name, place, size, said = self._line(at)
+                lines.write(row_line(name, place, size, {self.said: said}))
+        rows_hash, _first = splits.write(scratch / "rows.jsonl", self.codes, target, stage)
+        content = hashlib.sha256(f"rows {rows_hash}\nimages {writer.digest}\n".encode()).hexdigest()
+        # What comes after this is for pages only: thumbnails, behind the pictures.
+        stage("making thumbnails", 0, 0)
+        statistics["samples"] = {
+            split: [self._sample(at, writer) for at in self._chosen(code)] for code, split in enumerate(SPLITS)
+        }
+        if self.said == "text":
+            per_step = self._width_per_step()
+            for code, split in enumerate(SPLITS):
+                mine = np.flatnonzero(self.codes == code)
+                worst = mine[np.argsort(per_step[mine], kind="stable")[:NARROWEST]]
+                statistics["width_per_step"][split]["narrowest"] = [
+                    self._sample(i, writer) | {"value": round(float(per_step[i]), 3)} for i in worst.tolist()
+                ]
+        return content
+
+    def _sample(self, at: int, writer: ImagesWriter) -> dict[str, Any]:
+        name, place, size, said = self._line(at)
+        shown = place
+        if place[1] > THUMBNAIL_FROM_BYTES:
+            shown = writer.add(thumbnail(writer.read(*place), THUMBNAIL_SIDE))
+        return {
+            "id": printable(name, 200),
+            self.said: printable(said, 200),
+            "size": list(size),
+            "image": list(shown),
+            "of": list(place),
+        }
+
+    def _chosen(self, code: int) -> list[int]:
+        """Rows of a split that pages show: of training some of each label, else some from all over it."""
+        of_split = np.flatnonzero(self.codes == code)
+        if self.said == "text" or code != TRAIN:
+            return _evenly(of_split, SAMPLES_OF_SPLIT)
+        counts = np.bincount(self._said_of[of_split], minlength=len(self.labels))
+        commonest = sorted(self.labels, key=lambda label: (-counts[self.labels[label]], label))[:SAMPLE_LABELS]
+        return [
+            at
+            for label in sorted(commonest)
+            for at in _evenly(of_split[self._said_of[of_split] == self.labels[label]], SAMPLES_OF_LABEL)
+        ]
+
+
+def _evenly(rows: Numbers, most: int) -> list[int]:
+    chosen: list[int] = rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(np.int64)].tolist()
+    return chosen
+
+
+# --- decoding --------------------------------------------------------------------------------
+
+
+def _decoded(members: Iterator[tuple[int, bytes | BadRow]]) -> Iterator[tuple[int, bytes, Seen | BadRow]]:
+    """In the order they come, decoded in threads: Pillow lets others run meanwhile."""
+    waiting: deque[tuple[int, bytes, Future[Seen | BadRow]]] = deque()
+    ahead = 0
+    with ThreadPoolExecutor(THREADS) as pool:
+        try:
+            for number, read in members:
+                data = b"" if isinstance(read, BadRow) else read
+                waiting.append((number, data, pool.submit(_seen, number, read)))
+                ahead += len(data)
+                while len(waiting) > AHEAD or ahead > AHEAD_BYTES:
+                    number, data, future = waiting.popleft()
+                    ahead -= len(data)
+                    yield number, data, future.result()
+            while waiting:
+                number, data, future = waiting.popleft()
+                yield number, data, future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+_large = threading.Lock()
+
+
+def _seen(number: int, read: bytes | BadRow) -> Seen | BadRow:
+    if isinstance(read, BadRow):
+        return read
+    if not read:
+        return problem("Pictures that are empty files: %(count)d.", number)
+    try:
+        width, height = opened(read).size
+        if width * height <= LARGE_PIXELS:
+            return verified(read)
+        with _large:
+            return verified(read)
+    except TooLarge as error:
+        limit = MOST_PIXELS // 10**6
+        return problem(
+            "Pictures of more than %(limit)d million pixels: %(count)d. Shrink them.", number, str(error), limit=limit
+        )
+    except NoPicture as error:
+        return problem(
+            "Files that are no whole picture (PNG, JPEG, BMP, WebP, GIF): %(count)d. Save them anew, or leave them out.",
+            number,
+            str(error),
+        )
