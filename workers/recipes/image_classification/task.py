@@ -98,7 +98,8 @@ class ImageClassification:
         logits = model(pictures).astype("float32")
 
         def losses_of(labels: Any) -> Any:
-            return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing).squeeze(-1)
+            # Of a single picture Paddle's has no axis.
+            return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing).reshape([-1])
 
         losses = losses_of(labels)
         if mixed is not None:
