@@ -20,6 +20,9 @@ TITLES: dict[str, str | Promise] = {
     "next_value/median": gettext_lazy("Next value: always the median"),
     "number/median": gettext_lazy("Always the median number"),
     "number/ridge_on_characters": gettext_lazy("Linear regression on single characters"),
+    "entities/most_frequent_tag": gettext_lazy("Each token's most frequent tag"),
+    "tags/most_frequent_tag": gettext_lazy("Each token's most frequent tag"),
+    "tags/majority": gettext_lazy("Always the commonest tag"),
     "next_value/last_value": gettext_lazy("Next value: the same as the last"),
 }
 ERRORS = ("regression", "next_value", "number")
@@ -30,10 +33,12 @@ class Baseline:
     name: str
     title: str
     value: float
-    is_share: bool  # an accuracy; else a mean absolute error
+    is_share: bool  # an accuracy, or F1 of entities; else a mean absolute error
 
     @property
     def unit(self) -> str:
+        if self.name.startswith("entities/"):
+            return _("F1 of entities")
         return _("accuracy") if self.is_share else _("mean absolute error")
 
 
@@ -52,4 +57,6 @@ def for_goal(dataset: Dataset, goal: str) -> dict[str, float]:
         return {}
     if dataset.kind == Dataset.Kind.NUMBERS:
         goal = "number"
+    if dataset.kind == Dataset.Kind.TOKENS:
+        goal = "tags" if "tags/majority" in values else "entities"
     return {name.rpartition("/")[2]: value for name, value in values.items() if name.rpartition("/")[0] == goal}

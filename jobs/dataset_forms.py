@@ -11,20 +11,27 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs.models import Dataset
-from workers.contract.datasets import Kind, Reading, SequenceReading
+from workers.contract.datasets import PICTURE_KINDS, Kind, Reading, SequenceReading, TagReading
 from workers.contract.fields import CONTROL
+from workers.datasets import places
 
 Choices = list[tuple[str, str | Promise]]
 
 FILE, PATH, PADDLENLP = "file", "path", "paddlenlp"
-DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
+# Of pictures also a label file beside the archive.
+FILE_FIELDS = ("file", "dev_file", "label_file")
+DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " "}
 DELIMITER_CHOICES: Choices = [
     ("comma", gettext_lazy("comma ,")),
     ("semicolon", gettext_lazy("semicolon ;")),
     ("tab", gettext_lazy("tab")),
     ("bar", gettext_lazy("vertical bar |")),
+    ("space", gettext_lazy("blank")),
 ]
+# Between the columns of CoNLL.
+SEPARATOR_CHOICES: Choices = [("space", gettext_lazy("blanks")), ("tab", gettext_lazy("tab"))]
 FORMAT_CHOICES: Choices = [("table", gettext_lazy("table (CSV, TSV)")), ("jsonl", gettext_lazy("JSON Lines"))]
+CONLL_CHOICE: Choices = [("conll", gettext_lazy("CoNLL (a token in a line)"))]
 ENCODING_CHOICES: Choices = [("utf-8", "UTF-8"), ("gb18030", "GB18030 (GBK, GB2312)")]
 
 
@@ -37,8 +44,10 @@ class SourceForm(forms.Form):
     shared = forms.BooleanField(required=False)
     file = forms.FileField(required=False, allow_empty_file=True, max_length=300)
     dev_file = forms.FileField(required=False, allow_empty_file=True, max_length=300)
+    label_file = forms.FileField(required=False, allow_empty_file=True, max_length=300)
     path = forms.CharField(required=False, max_length=1000)
     dev_path = forms.CharField(required=False, max_length=1000)
+    label_path = forms.CharField(required=False, max_length=1000)
     paddlenlp = forms.RegexField(r"^[A-Za-z0-9_-]{1,100}$", required=False)
     announced = forms.CharField(required=False, max_length=2000)
 
@@ -54,7 +63,7 @@ class SourceForm(forms.Form):
             files = [(str(f["field"]), str(f["name"]), int(f["bytes"])) for f in json.loads(given)] if given else []
         except (ValueError, TypeError, KeyError):
             raise forms.ValidationError(_("The list of files makes no sense.")) from None
-        if any(field not in ("file", "dev_file") for field, _name, _size in files):
+        if any(field not in FILE_FIELDS for field, _name, _size in files):
             raise forms.ValidationError(_("The list of files makes no sense."))
         return files
 
@@ -63,13 +72,27 @@ class SourceForm(forms.Form):
         cleaned = self.cleaned_data
         if cleaned.get("announced"):
             return list(cleaned["announced"])
-        return [(f, cleaned[f].name, cleaned[f].size) for f in ("file", "dev_file") if cleaned.get(f)]
+        return [(f, cleaned[f].name, cleaned[f].size) for f in FILE_FIELDS if cleaned.get(f)]
+
+    def split_of_label_file(self) -> str:
+        """Beside another label file, of evaluation, it is the one of training."""
+        given = self.cleaned_data
+        dev = given.get("dev_path") or ""
+        if given.get("source") == FILE:
+            dev = next((name for field, name, _size in self.files_to_come() if field == "dev_file"), "")
+        return "train" if dev.lower().endswith((".txt", ".tsv")) else ""
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
         source = cleaned.get("source")
         if source == FILE and not any(field == "file" for field, _name, _size in self.files_to_come()):
             self.add_error("file", _("Choose a file."))
+        if source == FILE:
+            names = {field: name for field, name, _size in self.files_to_come()}
+            if "label_file" in names and not places.is_archive(names.get("file", "")):
+                self.add_error("label_file", _("A label file needs an archive of pictures."))
+        if source == PATH and cleaned.get("label_path") and places.is_rows(cleaned.get("path") or ""):
+            self.add_error("label_path", _("A label file needs an archive of pictures."))
         if source == PATH and not cleaned.get("path"):
             self.add_error("path", _("Name a file."))
         if source == PADDLENLP and not cleaned.get("paddlenlp") and "paddlenlp" not in self.errors:
@@ -80,8 +103,12 @@ class SourceForm(forms.Form):
 class _DescriptionForm(forms.Form):
     """How files are read, whatever they are made of. `columns` are those that were found; without any, names are typed."""
 
-    # Another choice is another form.
-    kind = forms.ChoiceField(choices=Dataset.Kind.choices, required=False, label=gettext_lazy("What the rows are"))
+    # Another choice is another form. Pictures come in archives, and have forms of their own.
+    kind = forms.ChoiceField(
+        choices=[(kind, title) for kind, title in Dataset.Kind.choices if kind not in PICTURE_KINDS],
+        required=False,
+        label=gettext_lazy("What the rows are"),
+    )
     format = forms.ChoiceField(choices=FORMAT_CHOICES, label=gettext_lazy("Format"))
     encoding = forms.ChoiceField(choices=ENCODING_CHOICES, label=gettext_lazy("Encoding"))
     delimiter = forms.ChoiceField(choices=DELIMITER_CHOICES, label=gettext_lazy("Delimiter"), required=False)
@@ -118,9 +145,12 @@ class _DescriptionForm(forms.Form):
     COLUMNS: ClassVar[dict[str, str | Promise]]
 
     def __init__(self, data: Any = None, *, columns: list[str], reading: Reading) -> None:
-        if data is not None and columns:
+        if data is not None:
             data = data.copy()
-            self.choose_columns(data, columns)
+            if data.get("format") == "conll" and self.KIND != "tokens":
+                data["format"] = "table"  # another kind was chosen a moment ago
+            if columns:
+                self.choose_columns(data, columns)
         super().__init__(data, initial=self.initial_of(reading))
         for name in self.COLUMNS if columns else ():
             field = self.fields[name]
@@ -321,8 +351,86 @@ class SequencesForm(_DescriptionForm):
         return super().reading().model_copy(update={"sequences": SequenceReading(**given)})
 
 
-FORMS: dict[str, type[TextsForm] | type[SequencesForm]] = {
-    form.KIND: form for form in (TextsForm, NumbersForm, SequencesForm)
+class TokensForm(_DescriptionForm):
+    format = forms.ChoiceField(choices=[*FORMAT_CHOICES, *CONLL_CHOICE], label=gettext_lazy("Format"))
+    rows_have = forms.ChoiceField(
+        label=gettext_lazy("A row has"),
+        choices=[
+            ("lists", gettext_lazy("a list of tokens and a list of tags")),
+            ("spans", gettext_lazy("a text and a list of entities")),
+        ],
+        help_text=gettext_lazy("An entity has “start”, “end” (one after its last character) and “label”."),
+    )
+    scheme = forms.ChoiceField(
+        label=gettext_lazy("Scheme of the tags"),
+        choices=[
+            ("bio", "BIO: B-PER I-PER O"),
+            ("bioes", "BIOES, BILOU: B-PER I-PER E-PER S-PER O"),
+            ("none", gettext_lazy("none: tags as they are, such as parts of speech")),
+        ],
+        help_text=gettext_lazy("With a scheme entities are measured, without one single tokens."),
+    )
+    tokens_column = forms.CharField(
+        max_length=100,
+        label=gettext_lazy("Column of the tokens"),
+        help_text=gettext_lazy("Or of the text, where entities are given by their places."),
+    )
+    tags_column = forms.CharField(
+        max_length=100,
+        label=gettext_lazy("Column of the tags"),
+        help_text=gettext_lazy("Or of the entities. Numbers are those of the label set."),
+    )
+    template = "datasets/describe_tokens.html"
+    KIND = "tokens"
+    COLUMNS = {
+        "tokens_column": gettext_lazy("tokens"),
+        "tags_column": gettext_lazy("tags"),
+        "split_column": gettext_lazy("split"),
+    }
+
+    def __init__(self, data: Any = None, *, columns: list[str], reading: Reading) -> None:
+        if data is not None and data.get("format") == "conll" and data.get("delimiter") not in dict(SEPARATOR_CHOICES):
+            data = data.copy()
+            data["delimiter"] = "space"
+        super().__init__(data, columns=columns, reading=reading)
+        self.fields["labels"].label = gettext_lazy("Set of tags")
+        if self["format"].value() == "conll":
+            self.fields["delimiter"] = forms.ChoiceField(
+                choices=SEPARATOR_CHOICES, label=gettext_lazy("Between columns"), required=False
+            )
+
+    def initial_of(self, reading: Reading) -> dict[str, Any]:
+        how = reading.tagging
+        return super().initial_of(reading) | how.model_dump() | {"rows_have": how.layout}
+
+    def choose_columns(self, data: Any, columns: list[str]) -> None:
+        """Both are needed: if they are gone, the first has the tokens and the last the tags."""
+        for name, other in (("tokens_column", columns[0]), ("tags_column", columns[-1])):
+            if data.get(name) not in columns:
+                data[name] = other
+        super().choose_columns(data, columns)
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        if cleaned.get("tokens_column") and cleaned.get("tokens_column") == cleaned.get("tags_column"):
+            self.add_error("tags_column", _("The tags cannot be in the column of the tokens."))
+        if cleaned.get("format") == "conll":
+            cleaned["rows_have"] = "lists"
+        return cleaned
+
+    def reading(self) -> Reading:
+        given = self.cleaned_data
+        how = TagReading(
+            layout=given["rows_have"],
+            scheme=given["scheme"],
+            tokens_column=given["tokens_column"],
+            tags_column=given["tags_column"],
+        )
+        return super().reading().model_copy(update={"tagging": how})
+
+
+FORMS: dict[str, type[TextsForm] | type[SequencesForm] | type[TokensForm]] = {
+    form.KIND: form for form in (TextsForm, NumbersForm, SequencesForm, TokensForm)
 }
 
 
@@ -348,13 +456,16 @@ def _in_short(names: list[str], columns: list[str]) -> str:
 
 def how_read(data: Any, before: Reading) -> Reading:
     """Of what was typed only what decides how rows and columns come about, for the preview."""
+    kind = data.get("kind") if data.get("kind") in FORMS else before.kind
+    formats = ("table", "jsonl", "conll") if kind == "tokens" else ("table", "jsonl")
+    known = before.format if before.format in formats else formats[0]
     return before.model_copy(
         update={
-            "format": data.get("format") if data.get("format") in ("table", "jsonl") else before.format,
+            "format": data.get("format") if data.get("format") in formats else known,
             "encoding": data.get("encoding") if data.get("encoding") in ("utf-8", "gb18030") else before.encoding,
             "delimiter": DELIMITERS.get(data.get("delimiter", ""), before.delimiter),
             "header": bool(data.get("header")),
             "quotes": bool(data.get("quotes")),
-            "kind": data.get("kind") if data.get("kind") in FORMS else before.kind,
+            "kind": kind,
         }
     )

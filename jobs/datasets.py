@@ -21,7 +21,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
-from jobs import limits
+from jobs import limits, picture_datasets
 from jobs.limits import in_bytes
 from jobs.models import Dataset
 from jobs.services import Refused
@@ -39,7 +39,7 @@ from workers.contract.datasets import (
     dataset_key,
     upload_key,
 )
-from workers.datasets import guess, places
+from workers.datasets import archives, guess, places
 from workers.datasets.checking import Source, check
 from workers.datasets.parsing import Look, Unreadable, look
 from workers.datasets.run import add_what_the_recipe_says
@@ -89,8 +89,14 @@ def begin_upload(
     elif _free_bytes() < ROOM * total + SHORTEST_ROOM_BYTES:
         errors["file"] = _("The storage has not enough room for this upload.")
     for file_name, _split, _size in files:
-        if Path(file_name).suffix.lower() not in places.SUFFIXES:
+        if not places.is_known(file_name):
             errors.setdefault("file", _wrong_suffix(file_name))
+    if not errors and places.is_archive(files[0][0]):
+        wrong = [name for name, _split, _size in files if not places.is_archive(name) and not is_label_file(name)]
+        if wrong:
+            errors["file"] = _("“%(name)s” is neither an archive nor a label file.") % {"name": wrong[0][:60]}
+    elif not errors and any(places.is_archive(name) for name, _split, _size in files):
+        errors["dev_file"] = _("Rows and pictures cannot be mixed.")
     if errors:
         raise Refused(errors)
     uid = uuid.uuid4().hex
@@ -108,18 +114,45 @@ def begin_upload(
     return dataset
 
 
-def begin_path(*, owner: User, name: str, shared: bool, description: str, path: str, dev_path: str = "") -> Dataset:
-    """A version from files that lie below DATASET_ROOTS. Raises Refused."""
+def begin_path(
+    *,
+    owner: User,
+    name: str,
+    shared: bool,
+    description: str,
+    path: str,
+    dev_path: str = "",
+    label_path: str = "",
+    label_split: str = "",
+) -> Dataset:
+    """A version from files, or a folder of pictures, that lie below DATASET_ROOTS. Raises Refused."""
     files = []
-    for field, split, given in (("path", "train" if dev_path else "", path), ("dev_path", "dev", dev_path)):
+    for field, split, given in (
+        ("path", "train" if dev_path else "", path),
+        ("dev_path", "dev", dev_path),
+        ("label_path", label_split, label_path),
+    ):
         if not given:
             continue
+        about: dict[str, Any] = {"name": Path(given).name[:200], "split": split, "path": given}
         try:
-            with places.open_below(Path(given), settings.DATASET_ROOTS) as file:
-                size = os.fstat(file.fileno()).st_size
+            source = places.source_below(Path(given), about["name"], split, settings.DATASET_ROOTS)
         except Unreadable as error:
             raise Refused({field: _(error.template) % error.values}) from None
-        files.append({"name": Path(given).name[:200], "split": split, "path": given, "bytes": size})
+        if source.file is None:
+            about["folder"] = True
+        else:
+            with source.file as file:
+                about["bytes"] = os.fstat(file.fileno()).st_size
+        files.append(about)
+    of_pictures = [bool(file.get("folder")) or places.is_archive(file["name"]) for file in files]
+    if of_pictures[0]:
+        wrong = [file["name"] for file, is_one in zip(files, of_pictures, strict=True) if not is_one]
+        wrong = [name for name in wrong if not is_label_file(name)]
+        if wrong:
+            raise Refused({"path": _("“%(name)s” is neither an archive nor a label file.") % {"name": wrong[0][:60]}})
+    elif any(of_pictures):
+        raise Refused({"dev_path": _("Rows and pictures cannot be mixed.")})
     dataset = _new_version(
         owner=owner, name=name, shared=shared, description=description, state=State.MAPPING, source={"files": files}
     )
@@ -158,9 +191,14 @@ def _free_bytes() -> int:
 
 
 def _wrong_suffix(name: str) -> str:
-    if Path(name).suffix.lower() in (".zip", ".xlsx", ".xls"):
+    if Path(name).suffix.lower() in (".xlsx", ".xls"):
         return _("This is a zip or Excel file: unpack it, or save the sheet as CSV (UTF-8).")
-    return _("“%(name)s” is none of %(known)s.") % {"name": Path(name).name[:60], "known": ", ".join(places.SUFFIXES)}
+    known = ", ".join((*places.SUFFIXES, *places.ARCHIVES))
+    return _("“%(name)s” is none of %(known)s.") % {"name": Path(name).name[:60], "known": known}
+
+
+def is_label_file(name: str) -> bool:
+    return archives.suffix(name) in archives.TEXT_SUFFIXES
 
 
 # --- receiving -------------------------------------------------------------------------------
@@ -229,7 +267,10 @@ def look_at(dataset: Dataset, reading: Reading | None = None) -> Look:
 
 def guess_reading(dataset: Dataset) -> None:
     try:
-        reading = guessed(look_at(dataset))
+        if picture_datasets.are_pictures(dataset):
+            reading = picture_datasets.look_at(picture_datasets.sources_of(dataset)).reading
+        else:
+            reading = guessed(look_at(dataset))
     except Unreadable:
         reading = Reading()  # the page says what is wrong
     dataset.reading, dataset.kind = reading.model_dump(mode="json"), reading.kind
@@ -389,6 +430,7 @@ def register(
     label_column: str = "label",
     kind: Kind = "texts",
     sequences: dict[str, Any] | None = None,
+    tagging: dict[str, Any] | None = None,
     dev_fraction: float = 0.1,
     seed: int = 2026,
     baseline: bool = True,
@@ -397,7 +439,7 @@ def register(
     """The ready version, and whether it is new: the same rows under the same name are registered once.
 
     `source` is a folder with train.jsonl and dev.jsonl, or with one file, or a file: JSON Lines, CSV or TSV. One file
-    is split, label by label, with `seed`. `sequences` goes over the guess of how numeric sequences are read. Raises Unfit.
+    is split, label by label, with `seed`. `sequences` and `tagging` go over the guess of how these are read. Raises Unfit.
     """
     name = name.strip()
     if not name or len(name) > 100:
@@ -411,6 +453,8 @@ def register(
     chosen: dict[str, Any] = {"kind": kind, "split_column": "", "dev_fraction": dev_fraction, "seed": seed}
     if kind in ("texts", "numbers"):
         chosen |= {"text_column": text_column, "text_b_column": text_b_column, "label_column": label_column}
+    elif kind == "tokens":
+        chosen["tagging"] = TagReading.model_validate(guessed_tags(seen).model_dump() | (tagging or {}))
     else:
         how = guessed_sequences(seen).model_dump() | (sequences or {})
         chosen["sequences"] = SequenceReading.model_validate(how)

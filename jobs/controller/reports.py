@@ -290,8 +290,16 @@ def _row(row: Any) -> dict[str, Any]:
     return {
         str(name)[:100]: value[:_MOST_CHARACTERS] if isinstance(value, str) else value
         for name, value in list(row.items())[:_MOST_COLUMNS]
-        if value is None or isinstance(value, str | int | float)
+        if value is None or isinstance(value, str | int | float) or _is_text_with_spans(value)
     }
+
+
+def _is_text_with_spans(value: Any) -> bool:
+    """[part, name of its span or ""] each, see Task.shown."""
+    if not isinstance(value, list) or not all(isinstance(part, list) and len(part) == 2 for part in value):
+        return False
+    texts = [text for part in value for text in part]
+    return all(isinstance(text, str) for text in texts) and sum(map(len, texts)) <= 10 * _MOST_CHARACTERS
 
 
 def _checkpoint(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:

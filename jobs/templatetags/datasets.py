@@ -36,6 +36,8 @@ def state_label(state: str) -> str:
 @register.filter
 def cell(values: dict[str, Any], column: str) -> str:
     value = values.get(column, "")
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = " ".join(value[:200])
     text = "" if value is None else str(value)
     return text if len(text) <= 120 else f"{text[:119]}…"
 

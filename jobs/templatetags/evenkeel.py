@@ -165,7 +165,10 @@ def _titles() -> dict[str, str]:
 _METRICS = {
     "loss": gettext_lazy("loss"),
     "accuracy": gettext_lazy("accuracy"),
+    "f1": "F1",
     "macro_f1": gettext_lazy("macro F1"),
+    "precision": gettext_lazy("precision"),
+    "recall": gettext_lazy("recall"),
     "rows": gettext_lazy("rows"),
     "mae": "MAE",
     "rmse": "RMSE",

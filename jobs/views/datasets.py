@@ -10,28 +10,23 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import Count
 from django.http import HttpResponse, JsonResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from jobs import baselines, datasets
+from jobs import baselines, datasets, spans
 from jobs.dataset_forms import FILE, FORMS, PATH, SourceForm, how_read
 from jobs.dataset_pictures import histogram, label_bars, sequence_lines
 from jobs.models import Dataset, Job
 from jobs.services import Refused
-from jobs.views.rows import Asked, whole_number
+from jobs.views import pictures
+from jobs.views.rows import Asked, dataset_for, whole_number
 from workers.contract.datasets import Finding, Reading
 from workers.datasets.parsing import Unreadable
 
 PER_PAGE = 50
 State = Dataset.State
-
-
-def dataset_for(request: Asked, pk: int) -> Dataset:
-    visible = Dataset.objects.visible_to(request.user).select_related("owner")
-    dataset: Dataset = get_object_or_404(visible, pk=pk)
-    return dataset
 
 
 def managed(request: Asked, pk: int) -> Dataset:
@@ -91,6 +86,8 @@ def dataset_detail(request: Asked, pk: int) -> HttpResponse:
         "bars": label_bars(statistics.get("label_counts", {})),
         "histogram": histogram(statistics.get("length_histogram")),
         "samples": statistics.get("samples", {}),
+        "tag_rows": tag_rows(dataset),
+        "span_kinds": spans.kinds(dataset.labels) if dataset.kind == Dataset.Kind.TOKENS else [],
         "first_batch": statistics.get("first_batch") or None,
         "lines": sequence_lines(statistics.get("first_batch")) if dataset.kind == Dataset.Kind.SEQUENCES else [],
         "baselines": baselines.of_dataset(dataset),
@@ -101,6 +98,12 @@ def dataset_detail(request: Asked, pk: int) -> HttpResponse:
         # What was being checked is ready or refused: the whole page is another one now.
         response["HX-Refresh"] = "true"
     return response
+
+
+def tag_rows(dataset: Dataset) -> list[dict[str, Any]]:
+    counts = dataset.statistics.get("tag_counts") or {}
+    names = dataset.labels if counts else []
+    return [{"name": name, "counts": [of.get(name, 0) for of in counts.values()]} for name in names]
 
 
 def _moving(dataset: Dataset) -> dict[str, Any]:
@@ -164,11 +167,12 @@ def _begin(request: Asked, form: SourceForm) -> Dataset:
         "description": given["description"],
     }
     if given["source"] == PATH:
-        return datasets.begin_path(**common, path=given["path"].strip(), dev_path=given["dev_path"].strip())
+        paths = {name: given[name].strip() for name in ("path", "dev_path", "label_path")}
+        return datasets.begin_path(**common, **paths, label_split=form.split_of_label_file())
     if given["source"] == FILE:
         files = form.files_to_come()
-        both = len(files) > 1
-        splits = {"file": "train" if both else "", "dev_file": "dev"}
+        both = any(field == "dev_file" for field, _name, _size in files)
+        splits = {"file": "train" if both else "", "dev_file": "dev", "label_file": form.split_of_label_file()}
         dataset = datasets.begin_upload(**common, files=[(name, splits[field], size) for field, name, size in files])
         if not given["announced"]:
             try:
@@ -202,6 +206,8 @@ def dataset_describe(request: Asked, pk: int) -> HttpResponse:
     dataset = managed(request, pk)
     if dataset.state not in (State.MAPPING, State.REFUSED):
         return redirect("dataset_detail", dataset.pk)
+    if picture_datasets.are_pictures(dataset):
+        return pictures.describe(request, dataset)
     posted = request.method == "POST"
     reading = Reading.model_validate(dataset.reading)
     as_posted = how_read(request.POST, reading) if posted else reading
@@ -215,6 +221,9 @@ def dataset_describe(request: Asked, pk: int) -> HttpResponse:
     if posted and as_posted.kind == "sequences" and "layout" not in request.POST:
         # Another kind was chosen a moment ago: its fields begin as guessed.
         reading = as_posted.model_copy(update={"sequences": datasets.guessed_sequences(look)})
+        form = FORMS[reading.kind](None, columns=columns, reading=reading)
+    elif posted and as_posted.kind == "tokens" and _other_columns(request, columns):
+        reading = as_posted.model_copy(update={"tagging": datasets.guessed_tags(look)})
         form = FORMS[reading.kind](None, columns=columns, reading=reading)
     else:
         form = FORMS[as_posted.kind](request.POST if posted else None, columns=columns, reading=reading)
@@ -237,6 +246,13 @@ def dataset_describe(request: Asked, pk: int) -> HttpResponse:
     }
     template = "datasets/describe_form.html" if request.htmx else "datasets/describe.html"
     return render(request, template, context, status=422 if posted and not only_preview else 200)
+
+
+def _other_columns(request: Asked, columns: list[str]) -> bool:
+    """Whether the kind, or what makes columns, was changed a moment ago, so that those of tokens begin as guessed."""
+    if "scheme" not in request.POST:
+        return True
+    return bool(columns) and request.POST.get("tokens_column") not in columns
 
 
 # --- sharing and deleting --------------------------------------------------------------------

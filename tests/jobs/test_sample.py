@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import statistics
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +18,7 @@ from jobs import datasets, sample
 from jobs.job_file import JobFile
 from jobs.models import Dataset
 from workers.contract.datasets import CheckResult
+from workers.datasets import parsing
 from workers.datasets.checking import Source, check
 from workers.recipes.sequences import baseline
 from workers.recipes.sequences.sample import write
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 pytestmark = pytest.mark.django_db
+FEW = replace(sample.TRANSACTIONS, write=partial(write, count=300, seed=sample.SEED))
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +37,8 @@ def storage(settings: Any, tmp_path: Path) -> Path:
 
 
 def test_transactions_are_offered_once_and_are_fit_for_the_example(owner: User, storage: Path, tmp_path: Path) -> None:
-    sample.offer_transactions(owner, count=300)
-    sample.offer_transactions(owner, count=300)
+    sample.offer(FEW, owner)
+    sample.offer(FEW, owner)
     dataset = Dataset.objects.get()
     assert (dataset.name, dataset.kind, dataset.state, dataset.shared) == (
         "transactions",
@@ -58,7 +64,7 @@ def test_what_an_interrupted_start_left_behind_is_done_again(owner: User) -> Non
     datasets.begin_upload(
         owner=owner, name="transactions", shared=True, description="", files=[("transactions.csv", "", 10)]
     )
-    sample.offer_transactions(owner, count=300)
+    sample.offer(FEW, owner)
     dataset = Dataset.objects.get()
     assert dataset.state == "checking" and dataset.source["files"][0]["bytes"] > 10**5
 
@@ -81,3 +87,30 @@ def test_they_can_be_registered_from_a_terminal(
     train = [json.loads(line)["target"] for line in (storage / dataset.key / "train.jsonl").read_text().splitlines()]
     middle = statistics.median(train)
     assert found["regression/median"] == pytest.approx(statistics.mean(abs(target - middle) for target in targets))
+
+
+@pytest.mark.parametrize("offered", sample.SAMPLES, ids=lambda one: one.name)
+def test_every_sample_is_read_as_it_is_described(offered: sample.Sample) -> None:
+    text = io.StringIO()
+    offered.write(text)
+    body = text.getvalue().encode()
+    assert not any(offered.name == other.name for other in sample.SAMPLES if other is not offered)
+    rows = list(islice(parsing.rows(io.BytesIO(body), offered.reading), 50))
+    assert len(rows) == 50 and all(isinstance(row, parsing.Row) for row in rows)
+
+
+def test_the_names_of_the_sample_are_fit_for_their_recipe(owner: User, storage: Path, tmp_path: Path) -> None:
+    few = replace(sample.NAMES, write=partial(sample.NAMES.write, count=300))
+    sample.offer(few, owner)
+    dataset = Dataset.objects.get()
+    target, scratch = storage / f"datasets/{dataset.check_uid}", tmp_path / "scratch"
+    target.mkdir(parents=True)
+    scratch.mkdir()
+    file = dataset.source["files"][0]
+    reading = datasets.Reading.model_validate(dataset.reading)
+    outcome = check([Source(storage / file["key"], file["name"])], reading, scratch, target, lambda *_: None)
+    assert outcome.fit and outcome.splits == {"train": 270, "dev": 30}
+    assert outcome.labels == ["O", "B-LOC", "I-LOC", "B-ORG", "I-ORG", "B-PER", "I-PER"]
+    datasets.conclude(dataset, CheckResult(number=1, host="h", seconds=1, **vars(outcome)))
+    job = JobFile.read(sample.EXAMPLES / "names.yaml").submit(owner=owner)
+    assert (job.recipe, job.dataset) == ("token_classification", dataset)

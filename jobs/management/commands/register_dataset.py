@@ -8,13 +8,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs import baselines, datasets
 from jobs.dataset_forms import FORMS
-from workers.contract.datasets import SequenceReading
+from jobs.models import Dataset
+from workers.contract.datasets import SequenceReading, TagReading
 
 
 class Command(BaseCommand):
     help = (
-        "Register a dataset: JSON Lines, CSV or TSV with a text and a label in each row, with a number instead (--kind numbers), or numeric sequences "
-        "(--kind sequences; how they are read is guessed, and can be said)."
+        "Register a dataset: JSON Lines, CSV or TSV with a text and a label in each row, with a number instead (--kind numbers), numeric sequences "
+        "(--kind sequences), or tokens with tags, CoNLL too (--kind tokens); how the last two are read is guessed, and can be said."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -28,12 +29,20 @@ class Command(BaseCommand):
         parser.add_argument("--label-column", default="label")
         parser.add_argument("--kind", choices=list(FORMS), default="texts")
         of_sequences = parser.add_argument_group("of sequences")
-        of_sequences.add_argument("--layout", choices=["steps", "columns", "lists"], help="what a row is")
+        parser.add_argument(
+            "--layout",
+            choices=["steps", "columns", "lists", "spans"],
+            help="what a row is, of sequences; or lists, spans (a text and its entities) of tokens",
+        )
         of_sequences.add_argument("--id-column")
         of_sequences.add_argument("--order-column")
         of_sequences.add_argument("--features", help="columns, with commas between")
         of_sequences.add_argument("--target", choices=["number", "label", "none"])
         of_sequences.add_argument("--target-column")
+        of_tokens = parser.add_argument_group("of tokens with tags")
+        of_tokens.add_argument("--tokens-column", help="of CoNLL its number")
+        of_tokens.add_argument("--tags-column")
+        of_tokens.add_argument("--scheme", choices=["bio", "bioes", "none"])
         parser.add_argument("--dev-fraction", type=float, default=0.1, help="of one file, set apart for evaluation")
         parser.add_argument("--seed", type=int, default=2026, help="of that split")
         parser.add_argument("--no-baseline", action="store_true", help="do not fit the bag-of-characters baseline")
@@ -52,6 +61,7 @@ class Command(BaseCommand):
             "name", "shared", "description", "text_column", "text_b_column", "label_column", "kind", "dev_fraction", "seed",
         )  # fmt: skip
         how = {name: options[name] for name in SequenceReading.model_fields if options.get(name) is not None}
+        tagging = {name: options[name] for name in TagReading.model_fields if options.get(name) is not None}
         if "features" in how:
             how["features"] = [name.strip() for name in how["features"].split(",") if name.strip()]
         try:
@@ -60,12 +70,19 @@ class Command(BaseCommand):
                 owner=owner,
                 baseline=not options["no_baseline"],
                 sequences=how,
+                tagging=tagging,
                 **{name: options[name] for name in names},
             )
         except datasets.Unfit as error:
             raise CommandError(str(error)) from None
         said = "registered" if new else "was registered already"
         rows = ", ".join(f"{count} {split}" for split, count in dataset.splits.items())
-        self.stdout.write(f"Dataset {dataset.pk} “{dataset.name}” {said}: {rows} rows, {len(dataset.labels)} labels.")
+        self.stdout.write(f"Dataset {dataset.pk} “{dataset.name}” {said}: {rows} rows{_labels(dataset)}.")
         for baseline in baselines.of_dataset(dataset):
             self.stdout.write(f"  {baseline.title}: {baseline.unit} {baseline.value:.4g}")
+
+
+def _labels(dataset: Dataset) -> str:
+    if not dataset.labels:
+        return ""
+    return f", {len(dataset.labels)} {'tags' if dataset.kind == Dataset.Kind.TOKENS else 'labels'}"

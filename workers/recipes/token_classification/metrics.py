@@ -67,6 +67,7 @@ def metrics(tally: Floats, tags: Tags) -> dict[str, Any]:
         of_tags = 2 * np.diag(counts) / np.maximum(counts.sum(axis=0) + counts.sum(axis=1), 1)
         return {"loss": loss, "accuracy": accuracy, "macro_f1": float(of_tags.mean()), **common}
     found, said, there = tally[SUMS + len(names) ** 2 :].reshape(3, -1)
+    of_types = [float(2 * found[i] / (said[i] + there[i])) for i in range(len(there)) if said[i] + there[i]]
     per_type = {
         kind: {
             "precision": float(found[i] / said[i]) if said[i] else None,
@@ -82,7 +83,7 @@ def metrics(tally: Floats, tags: Tags) -> dict[str, Any]:
         "f1": float(2 * found.sum() / max(said.sum() + there.sum(), 1)),
         "precision": float(found.sum() / max(said.sum(), 1)),
         "recall": float(found.sum() / max(there.sum(), 1)),
-        "macro_f1": float(np.mean([one["f1"] for one in per_type.values()])) if per_type else 0.0,
+        "macro_f1": float(np.mean(of_types)) if of_types else 0.0,
         "accuracy": accuracy,
         **common,
         "entities": per_type,
