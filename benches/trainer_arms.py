@@ -36,7 +36,7 @@ from workers.recipes import registry
 from workers.run_folder import RunFolder
 from workers.trainer import gradients, loop
 from workers.trainer.memory import Memory
-from workers.trainer.precision import Caster, LossScaler, _cpu_allowed
+from workers.trainer.precision import Caster, _cpu_allowed
 from workers.trainer.ranks import Ranks
 from workers.trainer.sampler import Position, Sampler, reseed
 from workers.trainer.spool import Events
@@ -217,7 +217,7 @@ def paddlenlp(setting: Setting, pause: Callable[[], None]) -> None:
     """PaddleNLP's Trainer, which logs every step to VisualDL: the same model, batches, clipping and schedule."""
     from paddlenlp.trainer import Trainer, TrainerCallback, TrainingArguments
 
-    task, settings, ranks = setting.task, setting.settings, setting.ranks
+    task, settings = setting.task, setting.settings
     rows = setting.rows()
     steps = 4000  # of the data set; far more than are taken
 
@@ -289,7 +289,7 @@ def measure(case: dict[str, Any], folder: Path) -> dict[str, Any]:
     rounds = max(4, round(most / (steps * step_ms * len(arms))))
     steps, rounds = ranks.from_first((steps, rounds))
 
-    order, draw = list(arms), random.Random(case["title"])  # noqa: S311
+    order, draw = list(arms), random.Random(case["title"])
     blocks: dict[str, list[float]] = {name: [] for name in arms}
     cpu: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(rounds):
@@ -466,7 +466,7 @@ def _write(recipe: str, folder: Path) -> None:
         for label, file in (("negative", "neg.txt"), ("positive", "pos.txt"))
         for text in filter(None, map(str.strip, (texts / file).read_text(encoding="utf-8").splitlines()))
     ]
-    random.Random(1).shuffle(rows)  # noqa: S311
+    random.Random(1).shuffle(rows)
     rows = rows[:REVIEWS]
     folder.mkdir()
     for split, of_split in (("dev", rows[: REVIEWS // 10]), ("train", rows[REVIEWS // 10 :])):

@@ -61,6 +61,8 @@ class Agreed:
 
 def agree(ranks: Ranks, word: Word, whole_weight: float, step: int) -> Agreed:
     """Every rank's word as one. TrainingFailed if they no longer do the same."""
+    if ranks.world == 1:
+        return Agreed(word.leave, word.checkpoint, word.found_inf, word.loss_sum, word.norm, [word.code], [word.loss])
     own = np.zeros(PER_RANK + len(_EACH) * ranks.world)
     own[LEAVE] = 0 if word.leave is None else REQUESTS.index(word.leave) + 1
     own[CHECKPOINT], own[LOSS_SUM], own[WEIGHT_SUM] = word.checkpoint, word.loss_sum, word.weight
@@ -70,8 +72,7 @@ def agree(ranks: Ranks, word: Word, whole_weight: float, step: int) -> Agreed:
     summed = ranks.sum(own)
     # Lists, not arrays: for a handful of numbers they are several times as fast.
     each = dict(zip(_EACH, summed[PER_RANK:].reshape(len(_EACH), ranks.world).tolist(), strict=True))
-    if ranks.world > 1:
-        _same_everywhere(each, float(summed[WEIGHT_SUM]), step)
+    _same_everywhere(each, float(summed[WEIGHT_SUM]), step)
     return Agreed(
         leave=REQUESTS[int(summed[LEAVE]) - 1] if summed[LEAVE] else None,
         checkpoint=int(summed[CHECKPOINT]),

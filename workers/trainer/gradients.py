@@ -14,6 +14,7 @@ from paddle.base import core
 from workers.trainer.task import Floats
 
 _grads_lists: Any = core.eager.get_grads_lists
+_squared_l2_norm: Any = vars(_C_ops)["squared_l2_norm"]
 _scale_: Any = vars(_C_ops)["scale_"]
 _clip_: Any = vars(_C_ops)["clip_"]
 # A factor below this would be flushed to zero in float32.
@@ -46,10 +47,10 @@ def of(parameters: list[Any]) -> Gradients:
     return Gradients(list(single), list(numbers))
 
 
-def squares(gradients: Gradients) -> Any:
-    """Squared L2 norm of each gradient as one tensor [n], float32, still on the device."""
+def squares(gradients: Gradients) -> list[Any]:
+    """Squared L2 norm of each gradient, [1], float32, still on the device."""
     with paddle.no_grad():
-        return paddle.concat([_C_ops.squared_l2_norm(_single(tensor)) for tensor in gradients.tensors])
+        return [_squared_l2_norm(_single(tensor)) for tensor in gradients.tensors]
 
 
 def _single(tensor: Any) -> Any:
@@ -62,25 +63,23 @@ def norms(gradients: Gradients, read: Any) -> Floats:
     A square that overflowed float32, though the elements may well be finite, is taken again in float64: only then does
     it cost anything."""
     result: Floats = np.sqrt(read.astype(np.float64))
-    with paddle.no_grad():
-        for i in np.flatnonzero(np.isinf(result)):
-            result[i] = math.sqrt(_C_ops.squared_l2_norm(gradients.tensors[i].astype("float64")).item())
+    if not result.max(initial=0.0) < math.inf:
+        with paddle.no_grad():
+            for i in np.flatnonzero(np.isinf(result)):
+                result[i] = math.sqrt(_squared_l2_norm(gradients.tensors[i].astype("float64")).item())
     return result
 
 
 def total(norms: Floats) -> float:
     """The norm of all together. NaN or infinite if any element is."""
-    # Scaled by the largest, since the square of a norm that float32 can't hold may be one that float64 can't.
-    largest = float(norms.max()) if len(norms) else 0.0
-    if not 0.0 < largest < math.inf:
-        return largest
-    return largest * math.sqrt(float(((norms / largest) ** 2).sum()))
+    # `hypot` scales by the largest: the square of a norm that float32 can't hold may be one that float64 can't.
+    return math.hypot(*norms.tolist())
 
 
 def norm_of(parameters: list[Any]) -> float:
     """Measured and read at once: the host waits for the device."""
     gradients = of(parameters)
-    return total(norms(gradients, squares(gradients).numpy()))
+    return total(norms(gradients, paddle.concat(squares(gradients)).numpy()))
 
 
 def zeros(gradients: Gradients) -> Any:

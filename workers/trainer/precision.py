@@ -171,7 +171,8 @@ def _layers(model: Any, kinds: tuple[Any, ...]) -> list[Any]:
 class LossScaler(paddle.amp.GradScaler):  # type: ignore[misc]
     """Paddle's dynamic loss scaler, kept between a floor and a ceiling. Disabled unless fp16.
 
-    `skip` in the place of `step` is how all ranks leave out the same step. The base class halves its
+    `apply` or `skip` in the place of `step` is how all ranks take, or leave out, the same step. The loop hands the scale to the
+    backward pass itself, in the place of `scale`. The base class halves its
     scale down to 0.0, then no longer sees infinities and writes NaN into the weights [measured].
     """
 
@@ -189,13 +190,19 @@ class LossScaler(paddle.amp.GradScaler):  # type: ignore[misc]
         # What the next step is scaled with; None: loss scaling is not used.
         self.value: float | None = settings.init_scale if enable else None
 
-    @property
-    def found_inf(self) -> bool:
-        """Whether the newest unscale_ met a non-finite gradient on this rank."""
-        return self._enable and bool(self._found_inf)
+    def flag(self) -> list[Any]:
+        """Whether the newest unscale_ met a non-finite gradient on this rank, as a float32 number [1] that is still on the
+        device; nothing without loss scaling."""
+        return [paddle.cast(self._found_inf, "float32")] if self._enable else []
+
+    def apply(self, optimizer: Any) -> None:
+        """Paddle's `step`, of gradients known to be finite: it does not read the flag from the device once more."""
+        if self._enable:
+            self._found_inf = False
+        self.step(optimizer)
 
     def skip(self, *, overflow: bool) -> None:
-        """In the place of `step`. A step that was left out though its gradients were finite does not lower the scale."""
+        """A step that was left out though its gradients were finite does not lower the scale."""
         self._cache_found_inf = overflow  # what `step` notes after a step it left out
 
     def update(self) -> None:

@@ -60,7 +60,9 @@ class Sampler:
     def share(self, taken: Rows, rank: int) -> list[Rows]:
         """A rank's micro-batches of a global batch. Sizes differ by one row at most between ranks;
         in a last batch of fewer rows than ranks, some ranks get none."""
-        mine = np.array_split(taken, self.world)[rank]
+        least, more = divmod(len(taken), self.world)
+        start = rank * least + min(rank, more)
+        mine = taken[start : start + least + (rank < more)]
         return [mine[i : i + self.batch_size] for i in range(0, len(mine), self.batch_size)]
 
 

@@ -35,11 +35,13 @@ class Window:
         self.values[self.seen % len(self.values)] = value
         self.seen += 1
 
-    def mean_and_deviation(self) -> tuple[float, float]:
+    def mean(self) -> float:
         values = self.values[: self.seen]
-        mean = float(values.sum()) / len(values)
-        apart = values - mean
-        return mean, math.sqrt(float(apart @ apart) / len(values))
+        return float(values.sum()) / len(values)
+
+    def deviation(self, mean: float) -> float:
+        apart = self.values[: self.seen] - mean
+        return math.sqrt(float(apart @ apart) / len(apart))
 
     def state(self) -> dict[str, Any]:
         return {"values": self.values[: self.seen].tolist(), "seen": self.seen}
@@ -73,8 +75,8 @@ class Spikes:
         found = None
         for (name, window), value in zip(self.windows.items(), (loss, norm), strict=True):
             if window.seen >= self.settings.active_after and found is None:
-                mean, deviation = window.mean_and_deviation()
-                if value > mean + self.settings.sigmas * deviation:
+                mean = window.mean()
+                if value > mean and value > mean + self.settings.sigmas * (deviation := window.deviation(mean)):
                     found = Spike(name, value, mean, deviation)
         self.in_a_row = self.in_a_row + 1 if found else 0
         if self.in_a_row > self.settings.active_after:

@@ -24,7 +24,7 @@ def parameters(*values: Any) -> list[Any]:
 
 
 def norms(grads: Gradients) -> Any:
-    return gradients.norms(grads, gradients.squares(grads).numpy())
+    return gradients.norms(grads, paddle.concat(gradients.squares(grads)).numpy())
 
 
 def norm_of(*values: Any) -> float:

@@ -42,11 +42,11 @@ class Step:
             loss = (self.layer.weight * (float("inf") if overflow else 1.0)).sum() + self.layer.bias.sum()
         self.scaler.scale(loss).backward()
         self.scaler.unscale_(self.optimizer)
-        assert self.scaler.found_inf is overflow
+        assert [bool(found) for found in self.scaler.flag()] == [overflow]
         if overflow:
             self.scaler.skip(overflow=True)
         else:
-            self.scaler.step(self.optimizer)
+            self.scaler.apply(self.optimizer)
         self.scaler.update()
         self.optimizer.clear_grad()
 
@@ -160,7 +160,7 @@ def test_without_fp16_there_is_no_scale(mode: Precision) -> None:
     assert scaler.value is None
     assert scaler.state() is None
     assert scaler.scale(loss) is loss
-    assert scaler.found_inf is False
+    assert scaler.flag() == []
 
 
 def outputs(mode: Precision, values: list[float]) -> tuple[Any, Any, Caster]:
