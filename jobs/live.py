@@ -27,7 +27,7 @@ from redis.exceptions import RedisError
 from jobs.models import Attempt
 from jobs.steps.read import records as read_records
 from workers.contract.messages import live_channel
-from workers.contract.records import dumps
+from workers.contract.records import SPIKE, dumps
 
 COMMENT_S = 15.0  # keeps proxies from closing a quiet stream
 CHANGED_S = 1.0  # partials are refetched at most so often
@@ -78,6 +78,7 @@ class Batch:
     @staticmethod
     def of(records: list[dict[str, Any]]) -> Batch:
         columns = {name: [record.get(name) for record in records] for name in COLUMNS}
+        columns["spike"] = [(record.get("extras") or {}).get(SPIKE) for record in records]
         first, last = records[0]["step"], records[-1]["step"]
         return Batch(first, last, records, message("steps", columns, last))
 

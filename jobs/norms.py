@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from django.utils.translation import gettext as _
 
 from jobs import dry_run
 from jobs.models import Attempt, Job
 from jobs.steps import packed, read
 from workers.contract.records import GROUP_NORM, ZERO_GRADIENTS, from_json_number
+
+Floats = npt.NDArray[np.float64]
 
 # What happened a hundred thousand steps ago says nothing about a clip for what comes.
 NEWEST = 20_000
@@ -83,6 +87,84 @@ def spread(attempt: Attempt) -> Spread | None:
         after_warmup=after_warmup,
         clipped=float(((packed.bits(matrix) & packed.CLIPPED) != 0).mean()),
     )
+
+
+POINTS = 300
+# About 400,000 steps; of more, each so-manieth 4,096.
+MOST_BLOCKS = 100
+# What a faulty or foreign trainer says must not fill a page.
+MOST_GROUPS = 200
+
+
+def over_time(attempt: Attempt, rank: int, *, first: int = 0, last: int | None = None) -> dict[str, Any]:
+    """The norms of groups at the steps where they were recorded, ready for JSON.
+
+    {"number": 1, "bucket": 3, "every": 1,    records per point; one in so many stretches of 4,096 steps was read
+     "step": [50, 100, …],                    x: the last step of each point
+     "groups": [{"name": "embeddings", "norm": […], "non_finite": [[step, nan, inf], …]}, …],   in the order of the model
+     "zeros": […]}                            share of gradient elements that were zero
+
+    Of several records in a point, a norm is the greatest finite one, and zeros their mean; null: not there. What is not
+    finite is never left out: x of the point, and how many records of each kind.
+    """
+    found, every = read.with_extras(attempt, rank, GROUP_NORM, first=first, last=last, most_blocks=MOST_BLOCKS)
+    names = list(dict.fromkeys(name for _, extras in found for name in extras if name.startswith(GROUP_NORM)))
+    # Of a record with another order of names, or other names, the places are those of the first.
+    names = names[:MOST_GROUPS]
+    bucket = max(1, -(-len(found) // POINTS))
+    starts = range(0, len(found), bucket)
+    steps = [found[min(at + bucket, len(found)) - 1][0] for at in starts]
+    zeros = _numbers(found, ZERO_GRADIENTS)
+    groups: list[dict[str, Any]] = []
+    for name in names:
+        values = _numbers(found, name)
+        nan, inf = np.isnan(values) & _there(found, name), np.isinf(values)
+        finite = np.where(np.isfinite(values), values, -1.0)
+        greatest = np.maximum.reduceat(finite, starts) if len(found) else finite
+        counts = [(int(a), int(b)) for a, b in zip(_sums(nan, starts), _sums(inf, starts), strict=True)]
+        groups.append(
+            {
+                "name": name.removeprefix(GROUP_NORM),
+                "norm": [value if value >= 0 else None for value in greatest.tolist()],
+                "non_finite": [[step, *count] for step, count in zip(steps, counts, strict=True) if any(count)],
+            }
+        )
+    shares = [zeros[at : at + bucket] for at in starts]
+    return {
+        "number": attempt.number,
+        "bucket": bucket,
+        "every": every,
+        "step": steps,
+        "groups": groups,
+        "zeros": [float(np.nanmean(part)) if np.isfinite(part).any() else None for part in shares],
+    }
+
+
+def _numbers(found: list[tuple[int, dict[str, Any]]], name: str) -> Floats:
+    """NaN where it is not there, or no number."""
+    values = (from_json_number(extras.get(name)) for _, extras in found)
+    return np.array([value if isinstance(value, float | int) else math.nan for value in values], dtype=np.float64)
+
+
+def _there(found: list[tuple[int, dict[str, Any]]], name: str) -> npt.NDArray[np.bool_]:
+    return np.array([extras.get(name) is not None for _, extras in found], dtype=bool)
+
+
+def _sums(marks: npt.NDArray[np.bool_], starts: range) -> npt.NDArray[np.int64]:
+    return np.add.reduceat(marks.astype(np.int64), starts) if len(marks) else np.zeros(0, np.int64)
+
+
+def words() -> dict[str, str]:
+    return {
+        "nothing": _("The norms of the parts of the model are recorded every so many steps; none yet."),
+        "greatest": _("greatest of %(count)s records"),
+        "sampled": _(
+            "Of a run this long, one in %(count)s stretches of 4,096 steps is shown; zoom in for all of them."
+        ),
+        "all": _("all"),
+        "none": _("none"),
+        "failed": _("The charts could not be loaded; reload the page to try again."),
+    }
 
 
 def groups(attempt: Attempt) -> Groups | None:

@@ -79,6 +79,29 @@ def extras(body: bytes) -> Iterator[dict[str, Any]]:
                 yield {name: value}
 
 
+def with_extras(body: bytes, mark: str) -> list[tuple[int, dict[str, Any]]]:
+    """Step and extras (JSON values) of the records that have one whose name begins with `mark`; other columns are left alone."""
+    wanted = {name for name in columns.names(body) if name in ("step", _LINE) or name.startswith("extras")}
+    if not any(name.startswith(f"extras.{mark}") or name in ("extras", _LINE) for name in wanted):
+        return []
+    stored = columns.decode(body, wanted)
+    found: list[tuple[int, dict[str, Any]]] = []
+    for _, line in _odd_lines(stored):
+        value = _value(line)
+        if isinstance(value, dict) and isinstance(value.get("extras"), dict) and type(value.get("step")) is int:
+            found.append((value["step"], value["extras"]))
+    odd = {index for index, _ in _odd_lines(stored)}
+    steps = stored["step"].to_list() if "step" in stored else []
+    if "extras" in stored:
+        texts = enumerate(stored["extras"].to_list())
+        found += [(steps[i], orjson.loads(text)) for i, text in texts if text is not None and i not in odd]
+    elif "extras?" in stored:
+        lists = {name.removeprefix("extras."): stored[name].to_list() for name in stored if name.startswith("extras.")}
+        there = np.flatnonzero(stored["extras?"].values).tolist()
+        found += [(steps[i], {name: values[i] for name, values in lists.items()}) for i in there if i not in odd]
+    return sorted((pair for pair in found if any(name.startswith(mark) for name in pair[1])), key=itemgetter(0))
+
+
 def matrix(body: bytes, fields: Sequence[str] = packed.CHARTED) -> packed.Matrix:
     """The block's packed.Matrix; of the charted fields only `fields` are filled in."""
     stored = columns.decode(body, {"step", "seg", "skipped", "clipped", "found_inf", _LINE, *fields})

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 
 from jobs.models import Attempt, StepBlock, StepTail
 from jobs.steps import block, packed
@@ -52,6 +53,37 @@ def extras(attempt: Attempt, rank: int) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(value, dict):
                 yield value
+
+
+def with_extras(
+    attempt: Attempt, rank: int, mark: str, *, first: int = 0, last: int | None = None, most_blocks: int
+) -> tuple[list[tuple[int, dict[str, Any]]], int]:
+    """Step and extras (JSON values) of the records that have one whose name begins with `mark`, in order of steps; and of
+    so many sealed blocks only one was read: of a run of millions of steps not all are."""
+    tail = _tail(attempt, rank, first - 1)
+    blocks = StepBlock.objects.filter(attempt=attempt, rank=rank, last_step__gte=first)
+    if last is not None:
+        blocks = blocks.filter(first_step__lte=last)
+    if tail:
+        blocks = blocks.filter(index__lt=tail[0][0] // block.BLOCK)
+    indices = list(blocks.order_by("index").values_list("index", flat=True))
+    every = max(1, -(-len(indices) // most_blocks))
+    found: list[tuple[int, dict[str, Any]]] = []
+    # From the newest back, so that the newest is among them; one at a time.
+    for index in reversed(indices[::-1][::every]):
+        body = blocks.filter(index=index).values_list("body", flat=True).first()
+        if body is not None:
+            found += block.with_extras(bytes(body), mark)
+    wanted = f'"{mark}'.encode()
+    for _, body in tail:
+        for line in body[:-1].split(b"\n"):
+            if wanted in line:
+                try:
+                    record = orjson.loads(line)
+                    found.append((int(record["step"]), dict(record["extras"])))
+                except (ValueError, TypeError, KeyError):
+                    continue
+    return [pair for pair in found if pair[0] >= first and (last is None or pair[0] <= last)], every
 
 
 def newest(attempt: Attempt, rank: int, fields: Sequence[str], least: int) -> packed.Matrix:

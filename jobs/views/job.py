@@ -65,6 +65,7 @@ def job_detail(request: Asked, pk: int) -> HttpResponse:
     }
     # The script of the charts fetches them when their section is seen, so that one must be there for it.
     context["device_charts"] = not over or DeviceSamples.objects.filter(attempt=attempt).exists()
+    context["norm_words"] = norms.words()
     context["device_words"] = device_samples.words()
     return render(request, "jobs/detail.html", context)
 

@@ -15,6 +15,7 @@ class Series {
     this.marks = answer.marks;
     this.rewound = answer.rewound || [];
     this.appended = 0;
+    this.spikes = []; // of live records; the server knows of those before
     for (const field of Object.values(this.fields)) {
       field.min = field.min || field.mean.slice();
       field.max = field.max || field.mean.slice();
@@ -45,6 +46,7 @@ class Series {
       if (columns.skipped[i]) this.marks.skipped.push([step, 1]);
       if (columns.clipped[i]) this.marks.clipped.push([step, 1]);
       if (columns.found_inf[i]) this.marks.found_inf.push([step, 1]);
+      if (columns.spike[i]) this.spikes.push(step);
       this.appended += 1;
     }
     return true;
@@ -295,7 +297,8 @@ class Chart {
       }
       ctx.strokeStyle = css("--bad");
       ctx.lineWidth = 1.4 * ratio;
-      for (const { attempt, step, kind } of this.board.happened) {
+      const live = series.spikes.map((step) => ({ attempt: series.number, step, kind: "spike" }));
+      for (const { attempt, step, kind } of [...this.board.happened, ...live]) {
         const x = plot.valToPos(step, "x", true);
         if (attempt !== series.number || !within(x)) continue;
         ctx.beginPath();
@@ -411,6 +414,7 @@ class Board {
     });
     this.reset = document.getElementById("reset-zoom");
     this.reset.addEventListener("click", () => this.zoom(null));
+    document.addEventListener("zoom", (event) => this.zoom(event.detail));
     for (const swatch of element.querySelectorAll(".swatch")) swatch.classList.add(`s${this.index(+swatch.dataset.attempt)}`);
   }
 
@@ -466,6 +470,7 @@ class Board {
   zoom(range) {
     this.range = range;
     this.reset.hidden = !range;
+    document.dispatchEvent(new CustomEvent("zoomed", { detail: range }));
     this.charts.forEach((chart) => chart.plot && chart.scale());
     return this.load().catch(() => {});
   }
@@ -483,6 +488,7 @@ class Board {
     this.drawn = performance.now();
     for (const chart of this.charts) chart.draw();
     this.element.dataset.newestStep = this.newest || 0;
+    this.element.dataset.spikes = this.viewed ? this.viewed.spikes.length : 0;
   }
 }
 

@@ -21,6 +21,8 @@
   const POLL_MS = 3000;
   // Numbers that every step changes need not be fetched as often as the charts move.
   const STEPS_MS = 2000;
+  const NORMS_MS = 10000;
+  let normsShown = 0;
   let stepsShown = 0;
   let later = 0;
   let source = null;
@@ -43,6 +45,11 @@
       stepsShown = Date.now();
     }
     const wanted = new Set(names.flatMap((name) => sections[name] || []));
+    // What speaks of thousands of steps changes slowly.
+    if (names.includes("status") || (names.includes("steps") && Date.now() - normsShown >= NORMS_MS)) {
+      normsShown = Date.now();
+      wanted.add("norms");
+    }
     // A log that someone searches, selects in or has scrolled up stays as it is.
     if (wanted.delete("log") && logFollows()) htmx.trigger("#log", "refresh");
     // Nor is a box taken away in which somebody types.
@@ -50,6 +57,8 @@
     for (const id of [...wanted]) if (typedIn(document.getElementById(id))) wanted.delete(id);
     for (const id of wanted) if (document.getElementById(id)) htmx.trigger(`#${id}`, "refresh");
     if (names.includes("evaluations")) reload();
+    // js/norms.js draws these.
+    if (names.includes("steps") || names.includes("status")) document.dispatchEvent(new Event("steps"));
     // js/devices.js draws these.
     if (names.includes("devices")) document.dispatchEvent(new Event("devices"));
   }
