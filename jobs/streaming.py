@@ -36,6 +36,7 @@ def download(
     filename: str,
     content_type: str,
     etag: str = "",
+    inline: bool = False,
 ) -> HttpResponseBase:
     """Bytes 0 to `size` of whatever `read(offset, length)` reads, in a thread, a chunk at a time.
 
@@ -65,7 +66,7 @@ def download(
     response = StreamingHttpResponse(_chunks(read, first, last), status=status, content_type=content_type)
     response["Content-Length"] = str(last - first + 1)
     response["Accept-Ranges"] = "bytes"
-    _describe(response, filename)
+    _describe(response, filename, "inline" if inline else "attachment")
     if etag:
         response["ETag"] = f'"{etag}"'
     if status == 206:
@@ -111,10 +112,15 @@ def file_download(
     return response
 
 
-def _describe(response: HttpResponseBase, filename: str) -> None:
+def plain_name(name: str) -> str:
+    """For a file: without spaces and whatever else a shell or a file system would take amiss; letters of all scripts stay."""
+    return re.sub(r"[^\w.-]+", "_", name)
+
+
+def _describe(response: HttpResponseBase, filename: str, disposition: str = "attachment") -> None:
     response["Cache-Control"] = "private, no-transform"
     response["X-Content-Type-Options"] = "nosniff"
-    response["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(filename)}"
+    response["Content-Disposition"] = f"{disposition}; filename*=UTF-8''{quote(filename)}"
 
 
 async def _made(make: Callable[[], Iterator[bytes]]) -> AsyncIterator[bytes]:

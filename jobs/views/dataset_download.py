@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from django.conf import settings
 from django.http import Http404
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
 
 from jobs.models import Dataset
-from jobs.streaming import file_download
-from jobs.views.datasets import dataset_for
-from jobs.views.rows import Asked
+from jobs.streaming import file_download, plain_name
+from jobs.views.rows import Asked, dataset_for
 from workers.contract.datasets import SPLITS
 
 
@@ -24,13 +21,11 @@ def dataset_download(request: Asked, pk: int, split: str) -> HttpResponseBase:
     path = (root / dataset.key / f"{split}.jsonl").resolve()
     if split not in SPLITS or dataset.state != Dataset.State.READY or not path.is_relative_to(root):
         raise Http404
-    # Spaces and whatever else a shell or a file system would take amiss; letters of all scripts stay.
-    name = re.sub(r"[^\w.-]+", "_", dataset.name)
     try:
         return file_download(
             request,
             path,
-            filename=f"{name}-v{dataset.version}-{split}.jsonl",
+            filename=f"{plain_name(dataset.name)}-v{dataset.version}-{split}.jsonl",
             content_type="application/jsonl; charset=utf-8",
             etag=f"{dataset.content_hash}-{split}",
         )

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from jobs import baselines, datasets, spans
+from jobs import baselines, datasets, picture_datasets, spans
 from jobs.dataset_forms import FILE, FORMS, PATH, SourceForm, how_read
 from jobs.dataset_pictures import histogram, label_bars, sequence_lines
 from jobs.models import Dataset, Job
@@ -92,6 +92,7 @@ def dataset_detail(request: Asked, pk: int) -> HttpResponse:
         "lines": sequence_lines(statistics.get("first_batch")) if dataset.kind == Dataset.Kind.SEQUENCES else [],
         "baselines": baselines.of_dataset(dataset),
         "reading": dataset.reading,
+        **picture_datasets.page(dataset),
     }
     response = render(request, "datasets/detail.html", context)
     if request.htmx:

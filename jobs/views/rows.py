@@ -9,7 +9,7 @@ from django.http import Http404, HttpRequest
 from django.shortcuts import get_object_or_404
 from django_htmx.middleware import HtmxDetails
 
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Dataset, Job
 
 
 class Asked(HttpRequest):
@@ -24,6 +24,12 @@ def job_for(request: Asked, pk: int, *related: str) -> Job:
     jobs = Job.objects.visible_to(request.user).select_related(*related or ("owner", "dataset", "newest"))
     job: Job = get_object_or_404(jobs, pk=pk)
     return job
+
+
+def dataset_for(request: Asked, pk: int) -> Dataset:
+    visible = Dataset.objects.visible_to(request.user).select_related("owner")
+    dataset: Dataset = get_object_or_404(visible, pk=pk)
+    return dataset
 
 
 def attempt_of(job: Job, number: str | None) -> Attempt:

@@ -63,6 +63,9 @@ class Contents:
             return False
         if is_junk(plain):
             return False
+        if any(ord(c) < 32 or ord(c) == 127 for c in plain):
+            self.problems.append(problem("Members with control characters in their names: %(count)d.", number, name))
+            return False
         self.names.append(plain)
         self.sizes.append(size)
         self.numbers.append(number)

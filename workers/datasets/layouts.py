@@ -8,11 +8,14 @@ import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 from workers.contract.datasets import SPLITS, ImageReading, Kind, ListFile, Reading
-from workers.datasets.archives import OTHER_PICTURES, PICTURE_SUFFIXES, Contents, names_pictures, suffix
+from workers.datasets import archives
+from workers.datasets.archives import OTHER_PICTURES, PICTURE_SUFFIXES, Archive, Contents, names_pictures, suffix
+from workers.datasets.findings import Source, Stage
 from workers.datasets.parsing import BOM, BadRow, Unreadable, problem
 from workers.datasets.splits import DEV, OPEN, OUT, TRAIN
 
@@ -75,6 +78,33 @@ class Rows:
         self.split.append(split)
         self.file.append(file)
         self.number.append(number)
+
+
+def look(
+    sources: list[Source], stack: ExitStack, stage: Stage, most: int = 0
+) -> tuple[list[Archive], list[Store], list[tuple[str, str, bytes]]]:
+    """What lies in the archives, and the label files beside them: name, split and body. Raises Unreadable."""
+    archived, stores, beside = [], [], []
+    for source in sources:
+        if archives.suffix(source.name) in archives.TEXT_SUFFIXES:
+            file = source.file or source.path.open("rb")
+            with file:
+                body = file.read(archives.LARGEST_LIST_BYTES + 1)
+            if len(body) > archives.LARGEST_LIST_BYTES:
+                raise Unreadable("A label file may have %(limit)s at most.", limit="256 MiB")
+            beside.append((source.name, source.split, body))
+            continue
+        archive = archives.opened(source)
+        stack.callback(archive.close)
+        archived.append(archive)
+        contents = archive.look(lambda done, total: stage("looking into the archive", done, total), most)
+        stores.append(Store(source.name, source.split, contents))
+    if not stores:
+        raise Unreadable("A label file needs its pictures: an archive or a folder.")
+    # Of an archive and label files of train and dev, the archive is of both.
+    if len(stores) == 1 and beside:
+        stores[0].split = ""
+    return archived, stores, beside
 
 
 def is_picture(name: str) -> bool:
@@ -233,7 +263,10 @@ def _by_lists(
             if bad is not None:
                 complain(bad, one.name)
             else:
-                rows.add(*places[0], said, one.split, file, number)
+                split = one.split
+                if split == OPEN and (given := stores[places[0][0]].split):
+                    split = SPLITS.index(given)
+                rows.add(*places[0], said, split, file, number)
     rows.unnamed = [
         (at, member)
         for at, store in enumerate(stores)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.contract.datasets import MOST_PIXELS, SPLITS, Reading, RowRef
-from workers.datasets import archives, layouts, splits
+from workers.datasets import layouts, splits
 from workers.datasets.archives import Archive
 from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Source, Stage
 from workers.datasets.layouts import Rows, Store
@@ -41,6 +41,7 @@ Seen = tuple[str, tuple[int, int], bool]
 THREADS, AHEAD, AHEAD_BYTES = min(4, os.cpu_count() or 1), 64, 64 * 2**20
 # Pixels of a picture that takes so much memory that it is decoded alone; training will notice it, too.
 LARGE_PIXELS = 4_000_000
+MOST_TIGHT, MOST_LONG = 300, 50
 TINY_SIDE, LONGEST_SHAPE, UPRIGHT = 8, 20.0, 1.5
 # The height that text lines are most often read at: their width is measured so.
 LINE_HEIGHT = 32
@@ -61,7 +62,7 @@ def check(
 ) -> None:
     """See checking.py."""
     with ExitStack() as stack:
-        archived, stores, beside = look(sources, stack, stage)
+        archived, stores, beside = layouts.look(sources, stack, stage)
         made = _Check(reading, stores, findings)
         for store in stores:
             for bad in store.contents.problems:
@@ -86,33 +87,6 @@ def check(
             writer.close()
         outcome.labels = list(reading.labels) or sorted(made.labels) if reading.kind == "images" else []
         outcome.splits = dict(outcome.statistics["rows"])
-
-
-def look(
-    sources: list[Source], stack: ExitStack, stage: Stage, most: int = 0
-) -> tuple[list[Archive], list[Store], list[tuple[str, str, bytes]]]:
-    """What lies in the archives, and the label files beside them: name, split and body. Raises Unreadable."""
-    archived, stores, beside = [], [], []
-    for source in sources:
-        if archives.suffix(source.name) in archives.TEXT_SUFFIXES:
-            file = source.file or source.path.open("rb")
-            with file:
-                body = file.read(archives.LARGEST_LIST_BYTES + 1)
-            if len(body) > archives.LARGEST_LIST_BYTES:
-                raise Unreadable("A label file may have %(limit)s at most.", limit="256 MiB")
-            beside.append((source.name, source.split, body))
-            continue
-        archive = archives.opened(source)
-        stack.callback(archive.close)
-        archived.append(archive)
-        contents = archive.look(lambda done, total: stage("looking into the archive", done, total), most)
-        stores.append(Store(source.name, source.split, contents))
-    if not stores:
-        raise Unreadable("A label file needs its pictures: an archive or a folder.")
-    # Of an archive and label files of train and dev, the archive is of both.
-    if len(stores) == 1 and beside:
-        stores[0].split = ""
-    return archived, stores, beside
 
 
 @dataclass
@@ -419,7 +393,7 @@ class _Check:
         for split, at in of.items():
             for i in self._said_of[at].tolist():
                 characters[split].update(texts[i])
-        lengths, _steps = self._lengths()
+        lengths, steps = self._lengths()
         per_step = self._width_per_step()
         unseen = set(characters["dev"]) - set(characters["train"])
         return found | {
@@ -428,7 +402,14 @@ class _Check:
             "text_length": {split: percentiles(lengths[at]) for split, at in of.items()},
             "length_histogram": histogram(lengths, self.codes, of),
             "width_per_step": {
-                split: {"percentiles": np.percentile(per_step[at], range(101)).round(3).tolist()}
+                split: {
+                    "percentiles": np.percentile(per_step[at], range(101)).round(3).tolist(),
+                    "tightest": np.stack([steps, width, height], axis=-1)[_tightest(at, per_step, steps)].tolist(),
+                }
+                for split, at in of.items()
+            },
+            "line_widths": {
+                split: np.percentile((width * LINE_HEIGHT / height)[at], range(101)).round(1).tolist()
                 for split, at in of.items()
             },
         }
@@ -515,6 +496,14 @@ class _Check:
             for label in sorted(commonest)
             for at in _evenly(of_split[self._said_of[of_split] == self.labels[label]], SAMPLES_OF_LABEL)
         ]
+
+
+def _tightest(at: Numbers, per_step: Numbers, steps: Numbers) -> Numbers:
+    """Rows of the mask `at` that are the first not to fit a model that has more pixels per step, or a limit of its width."""
+    mine = np.flatnonzero(at)
+    narrow = mine[np.argsort(per_step[mine], kind="stable")[:MOST_TIGHT]]
+    long = mine[np.argsort(-steps[mine], kind="stable")[:MOST_LONG]]
+    return np.union1d(narrow, long)
 
 
 def _evenly(rows: Numbers, most: int) -> list[int]:

@@ -22,6 +22,10 @@ def is_known(name: str) -> bool:
     return name.lower().endswith((*SUFFIXES, *ARCHIVES))
 
 
+def is_rows(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES)
+
+
 def is_archive(name: str) -> bool:
     return name.lower().endswith(ARCHIVES)
 

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from workers.contract.datasets import ImageReading, ListFile, Reading
-from workers.datasets import archives, layouts, pictures
+from workers.datasets import archives, layouts
 from workers.datasets.checking import Outcome, Source, check
 from workers.images import Images, decode
 
@@ -180,7 +180,7 @@ def test_a_test_file_is_for_evaluation_where_there_is_no_other(tmp_path: Path) -
 def guessed(file: tuple[str, bytes], tmp_path: Path) -> Any:
     (tmp_path / "guess.bin").write_bytes(file[1])
     with ExitStack() as stack:
-        _archives, stores, beside = pictures.look([Source(tmp_path / "guess.bin", file[0])], stack, lambda *_: None)
+        _archives, stores, beside = layouts.look([Source(tmp_path / "guess.bin", file[0])], stack, lambda *_: None)
     return layouts.guess(stores, beside)
 
 

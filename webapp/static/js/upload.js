@@ -2,6 +2,7 @@
 // Without this script the form sends the whole file at once.
 "use strict";
 
+const FILE_FIELDS = ["file", "dev_file", "label_file"];
 const RETRY_MS = [1000, 2000, 5000, 10000];
 
 class UploadFailed extends Error {}
@@ -103,11 +104,11 @@ if (uploadForm) {
   uploadForm.addEventListener("submit", (event) => {
     if (uploadForm.elements.source.value !== "file") return;
     event.preventDefault();
-    const inputs = [uploadForm.elements.file, uploadForm.elements.dev_file].filter((input) => input.files.length);
+    const inputs = FILE_FIELDS.map((name) => uploadForm.elements[name]).filter((input) => input.files.length);
     const files = inputs.map((input) => input.files[0]);
     run(uploadForm, files, Number(uploadForm.dataset.part), async (token) => {
       const data = new FormData(uploadForm);
-      for (const name of ["file", "dev_file"]) data.delete(name);
+      for (const name of FILE_FIELDS) data.delete(name);
       data.set("announced", JSON.stringify(inputs.map((input, i) => ({ field: input.name, name: files[i].name, bytes: files[i].size }))));
       const answer = await post(window.location.pathname, data, token);
       if (answer.status === 200 && answer.response) {
@@ -121,7 +122,7 @@ if (uploadForm) {
   // The name of the file is a good name for the dataset.
   uploadForm.elements.file.addEventListener("change", () => {
     const [file] = uploadForm.elements.file.files;
-    if (file && !uploadForm.elements.name.value) uploadForm.elements.name.value = file.name.replace(/\.[^.]*$/, "");
+    if (file && !uploadForm.elements.name.value) uploadForm.elements.name.value = file.name.replace(/(\.tar)?\.[^.]*$/, "");
   });
 }
 
