@@ -6,19 +6,21 @@ from __future__ import annotations
 import math
 import re
 import uuid
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.core.files.uploadedfile import UploadedFile
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
-from jobs import spans, texts
+from jobs import spans, texts, trial_pictures
 from jobs.models import Artifact, Attempt, Job, Trial
 from jobs.services import Refused
-from workers.contract.trials import Row, TrialForm, TrialResult, TrialSpec
+from workers.contract.trials import PICTURE_BYTES, PICTURES_BYTES, Row, TrialForm, TrialResult, TrialSpec
 from workers.recipes.registry import RECIPES
 
 # Whatever happens, a trial has an end by then.
@@ -49,9 +51,11 @@ def is_there(artifact: Artifact) -> bool:
     return folder.is_relative_to(root) and folder.is_dir()
 
 
-def rows_of(form: TrialForm, typed: str) -> list[Row]:
-    """A row per line that is not empty. Raises Refused."""
+def rows_of(form: TrialForm, typed: str, files: Sequence[UploadedFile] = ()) -> list[Row]:
+    """A row per line that is not empty, or per picture. Raises Refused."""
     (field,) = form.fields
+    if field.kind == "image":
+        return trial_pictures.rows_of(form, field, files)
     # PostgreSQL keeps no NUL in texts.
     lines = [line.strip() for line in typed.replace("\0", "").replace("\r", "\n").split("\n")]
     typed_rows = [(number, line) for number, line in enumerate(lines, 1) if line]
@@ -89,12 +93,12 @@ def _is_finite(word: str) -> bool:
         return False
 
 
-def ask(artifact: Artifact, typed: str, *, user: User) -> Trial:
+def ask(artifact: Artifact, typed: str, files: Sequence[UploadedFile] = (), *, user: User) -> Trial:
     """The controller brings it to a host. Raises Refused."""
     form = form_of(artifact.attempt.job)
     if form is None or form.artifact != artifact.name:
         raise Refused({"": _("This result cannot be tried here.")})
-    rows = rows_of(form, typed)
+    rows = rows_of(form, typed, files)
     if not is_there(artifact):
         raise Refused({"": _("The exported model was deleted.")})
     waiting = Trial.objects.waiting().filter(asked_by=user, asked_at__gt=timezone.now() - LIMIT).count()
@@ -157,6 +161,8 @@ def part(job: Job, attempt: Attempt) -> dict[str, Any]:
         "try_artifact": artifact,
         "try_there": artifact is not None and is_there(artifact),
         "try_typed": "",
+        "try_each": PICTURE_BYTES,
+        "try_most": PICTURES_BYTES,
         "try_errors": [],
     }
 
@@ -169,6 +175,11 @@ def _labels(trial: Trial) -> list[str]:
     return dataset.labels if dataset else []
 
 
+def of_pictures(trial: Trial) -> bool:
+    form = form_of(trial.artifact.attempt.job)
+    return form is not None and form.fields[0].kind == "image"
+
+
 def answer(trial: Trial) -> dict[str, Any]:
     """What came of a trial, and whether to look again."""
     age = timezone.now() - trial.asked_at
@@ -179,11 +190,13 @@ def answer(trial: Trial) -> dict[str, Any]:
     elif waiting and age > OVERDUE:
         problem = _("Nobody answers: the controller does not run. Its staff knows more.")
     rows = []
-    for row, said in zip(trial.rows, trial.result.get("predictions", []), strict=False):
+    for number, said in enumerate(trial.result.get("predictions", [])):
         scores, found = said.get("scores", []), said.get("spans")
-        text = next(iter(row.values()))
+        # Pictures are fetched by their number, and not with the page.
+        text = "" if of_pictures(trial) else next(iter(trial.rows[number].values()))
         rows.append(
             {
+                "number": number,
                 "text": text,
                 "spans": None if found is None else [{**one, "text": text[one["start"] : one["end"]]} for one in found],
                 "parts": spans.parts_of(text, found or []),
@@ -201,6 +214,7 @@ def answer(trial: Trial) -> dict[str, Any]:
         "try_waits": waiting and not problem,
         "try_problem": problem,
         "try_rows": rows,
+        "try_pictures": of_pictures(trial),
         "try_age_s": age.total_seconds(),
         "span_kinds": spans.kinds(_labels(trial)) if any(row["spans"] for row in rows) else [],
     }

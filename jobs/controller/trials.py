@@ -51,7 +51,7 @@ class Trials:
         self._heard.clear()
 
     def run(self, now: float) -> None:
-        waiting = list(Trial.objects.waiting().select_related("artifact__attempt__job").order_by("pk"))
+        waiting = list(Trial.objects.waiting().select_related("artifact__attempt__job").defer("rows").order_by("pk"))
         for trial in waiting:
             self._one(trial, now)
         current = {(trial.uid, trial.number) for trial in waiting}

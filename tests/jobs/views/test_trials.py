@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs import trials
-from jobs.models import Artifact, Attempt, Trial
+from jobs.models import Artifact, Attempt, Job, Trial
 from tests.jobs.views.conftest import People
 
 HTMX = {"headers": {"HX-Request": "true"}}
@@ -166,3 +170,78 @@ def test_of_several_exports_the_one_of_the_viewed_attempt_is_asked(artifact: Art
     assert trials.artifact_of(job, later) == artifact
     own = Artifact.objects.create(attempt=later, name="inference", key="artifacts/b/inference", bytes=1, sha256="")
     assert (trials.artifact_of(job, later), trials.artifact_of(job, attempt)) == (own, artifact)
+
+
+# --- pictures --------------------------------------------------------------------------------
+
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
+
+
+@pytest.fixture
+def of_pictures(artifact: Artifact) -> Artifact:
+    Job.objects.update(recipe="image_classification")
+    artifact.attempt.job.refresh_from_db()
+    return artifact
+
+
+def chosen(*files: tuple[str, bytes]) -> dict[str, Any]:
+    return {"pictures": [SimpleUploadedFile(name, data) for name, data in files]}
+
+
+def test_chosen_pictures_are_asked_one_by_one_and_shown_to_who_asked_only(
+    people: People, url: str, of_pictures: Artifact
+) -> None:
+    page = people.owner.get(f"/jobs/{of_pictures.attempt.job_id}/").content.decode()
+    assert (
+        'type="file"' in page and 'hx-encoding="multipart/form-data"' in page and 'id="id_try" name="text"' not in page
+    )
+    said = people.owner.post(url, chosen(("one.png", PNG), ("two.gif", b"GIF89a...")), **HTMX).content.decode()
+    assert "Looking for a host." in said
+    trial = Trial.objects.get()
+    assert [base64.b64decode(row["picture"]) for row in trial.rows] == [PNG, b"GIF89a..."]
+    predictions = [{"scores": [{"label": "cat", "probability": 0.9}], "tokens": [], "unknown": "", "cut": False}] * 2
+    Trial.objects.update(state="answered", host="gpu-1", result={"predictions": predictions, "seconds": 0.1})
+    answer = f"/jobs/{of_pictures.attempt.job_id}/tried/{trial.pk}/"
+    for more in ({}, HTMX):
+        said = people.owner.get(answer, **more).content.decode()
+        assert f'src="{answer}1/"' in said and "cat" in said and trial.rows[0]["picture"] not in said
+    assert people.ask(f"{answer}0/") == {"anonymous": 302, "owner": 200, "other": 404, "staff": 404}
+    first = people.owner.get(f"{answer}0/")
+    assert (first.content, first["Content-Type"], first["X-Content-Type-Options"]) == (PNG, "image/png", "nosniff")
+    assert first["Content-Security-Policy"] == "default-src 'none'; sandbox"
+    assert first["Cache-Control"] == "private, no-store"
+    assert people.owner.get(f"{answer}1/")["Content-Type"] == "image/gif"
+    assert people.owner.get(f"{answer}2/").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "files, words",
+    [
+        ((), "Choose a picture, or several."),
+        ((("a.png", PNG),) * 9, "These are 9 pictures; at most 8 are taken at once."),
+        ((("a.svg", b"<svg onload=alert(1)>"),), "“a.svg” is no picture: it must be PNG, JPEG, WebP, BMP or GIF."),
+        ((("a.png", PNG + b"\0" * 2**23),), "“a.png” has 8.0\xa0MB; at most 8.0\xa0MB are taken."),
+        ((("a.png", PNG + b"\0" * (2**23 - 99)),) * 3, "Together the pictures have 24.0\xa0MB; at most 16.0\xa0MB"),
+    ],
+)
+def test_what_is_wrong_with_the_pictures_is_said(
+    people: People, url: str, of_pictures: Artifact, files: tuple[tuple[str, bytes], ...], words: str
+) -> None:
+    answer = people.owner.post(url, chosen(*files), **HTMX)
+    assert answer.status_code == 422 and words in answer.content.decode()
+    assert not Trial.objects.exists()
+
+
+def test_of_texts_there_are_no_pictures(people: People, artifact: Artifact, owner: User) -> None:
+    trial = answered(artifact, owner)
+    assert people.owner.get(f"/jobs/{artifact.attempt.job_id}/tried/{trial.pk}/0/").status_code == 404
+
+
+def test_the_page_that_waits_for_an_answer_does_not_read_the_pictures_again(
+    people: People, url: str, of_pictures: Artifact
+) -> None:
+    people.owner.post(url, chosen(("one.png", PNG)), **HTMX)
+    trial = Trial.objects.get()
+    with CaptureQueriesContext(connection) as queries:
+        people.owner.get(f"/jobs/{of_pictures.attempt.job_id}/tried/{trial.pk}/", **HTMX)
+    assert not any('"jobs_trial"."rows"' in query["sql"] for query in queries.captured_queries)

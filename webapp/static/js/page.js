@@ -174,3 +174,25 @@ function offerDraft() {
   });
 }
 offerDraft();
+
+// Pictures that were chosen are shown before they are sent.
+document.addEventListener("change", (event) => {
+  const input = event.target;
+  if (!input.matches("input[type=file][data-preview]")) return;
+  const images = [...input.files].filter((file) => file.type.startsWith("image/") && file.size <= Number(input.dataset.most)).slice(0, 16).map((file) => {
+    const image = document.createElement("img");
+    image.className = "picture";
+    image.alt = file.name;
+    const reader = new FileReader();
+    reader.addEventListener("load", () => (image.src = reader.result));
+    reader.readAsDataURL(file);
+    return image;
+  });
+  document.getElementById(input.dataset.preview).replaceChildren(...images);
+});
+
+// Pictures of a few pixels are shown large, as the squares that they are made of.
+const TINY = 64;
+const magnify = (image) => image.classList.toggle("tiny", image.naturalWidth > 0 && image.naturalWidth <= TINY && image.naturalHeight <= TINY);
+document.addEventListener("load", (event) => event.target.matches?.("img.picture") && magnify(event.target), true);
+document.querySelectorAll("img.picture").forEach(magnify);
