@@ -7,7 +7,6 @@ Pictures are float32 [n, 3, size, size], RGB from 0 to 1; the normalisation is p
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -196,4 +195,6 @@ def vision_name(name: str) -> str:
 
 
 def _group_norm(channels: int) -> Any:
-    return paddle.nn.GroupNorm(math.gcd(channels, 32), channels)
+    """About 16 channels a group: fewer would leave too little to normalise where a stage has one pixel left."""
+    groups = next(count for count in range(max(channels // 16, 1), 0, -1) if channels % count == 0)
+    return paddle.nn.GroupNorm(groups, channels)

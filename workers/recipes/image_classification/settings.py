@@ -177,7 +177,7 @@ class ModelSettings(SettingsGroup):
         Norm.BATCH,
         "Normalisation layers",
         "Of a ResNet. batch: BatchNorm, whose statistics are of each rank's own samples, so that more ranks with smaller "
-        "batches train differently; group: GroupNorm (Wu and He 2018), which knows no batch.",
+        "batches train differently; group: GroupNorm in groups of about 16 channels, which knows no batch.",
         only="source=scratch",
     )
     patch: int = setting(
