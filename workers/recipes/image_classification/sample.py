@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
-from PIL import Image
-
 
 def digits(count: int | None = None) -> Iterator[tuple[str, bytes, str]]:
     """(name, PNG file, label), 1,797 in all. Raises ModuleNotFoundError without scikit-learn."""
+    # Not before: the web side, which offers them, needs none of these.
+    import numpy as np
+    from PIL import Image
     from sklearn.datasets import load_digits
 
     found = load_digits()
