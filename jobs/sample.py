@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -24,6 +24,7 @@ from jobs.job_file import JobFile
 from jobs.models import Dataset, Job
 from workers.contract.datasets import Reading, SequenceReading, TagReading
 from workers.contract.states import ENDED, Status
+from workers.recipes.image_classification.sample import write as write_digits
 from workers.recipes.sequences.sample import write as write_transactions
 from workers.recipes.text_classification.sample import write as write_pairs
 from workers.recipes.text_regression.sample import write as write_moods
@@ -47,8 +48,17 @@ class Sample:
     name: str
     description: str
     suffix: str
-    write: Callable[[TextIO], None]
+    write: Callable[[Any], None]  # into a text file, or into a binary one if it is an archive
     reading: Reading
+
+    def body(self) -> bytes:
+        if self.suffix == ".zip":
+            archive = io.BytesIO()
+            self.write(archive)
+            return archive.getvalue()
+        text = io.StringIO()
+        self.write(text)
+        return text.getvalue().encode()
 
 
 TRANSACTIONS = Sample(
@@ -98,7 +108,15 @@ MOODS = Sample(
     write_moods,
     Reading(kind="numbers", format="table", label_column="positive"),
 )
-SAMPLES = (TRANSACTIONS, NAMES, PAIRS, MOODS)
+DIGITS = Sample(
+    "digits",
+    "1,797 handwritten digits of 8 × 8 pixels, a folder for each: the optical recognition of handwritten digits of the UCI "
+    "Machine Learning Repository (CC BY 4.0), as it is inside the Python package scikit-learn.",
+    ".zip",
+    write_digits,
+    Reading(kind="images"),
+)
+SAMPLES = (TRANSACTIONS, NAMES, PAIRS, MOODS, DIGITS)
 
 
 def reviews() -> list[tuple[str, str]]:
@@ -145,9 +163,7 @@ def offer(sample: Sample, owner: User) -> None:
         datasets.delete(known)  # the last start ended in between
         known = None
     if known is None:
-        text = io.StringIO()
-        sample.write(text)
-        body = text.getvalue().encode()
+        body = sample.body()
         known = datasets.begin_upload(
             owner=owner,
             name=sample.name,

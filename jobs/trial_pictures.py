@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from typing import Any
 
 from django.core.files.uploadedfile import UploadedFile
 from django.template.defaultfilters import filesizeformat
@@ -14,7 +15,7 @@ from jobs.services import Refused
 from workers.contract.trials import PICTURE_BYTES, PICTURES_BYTES, Row, TrialField, TrialForm
 
 
-def rows_of(form: TrialForm, field: TrialField, files: Sequence[UploadedFile]) -> list[Row]:
+def rows_of(form: TrialForm, field: TrialField, files: Sequence[UploadedFile[Any]]) -> list[Row]:
     """A row per file, in base64. Nothing is decoded here. Raises Refused."""
     if not files:
         raise Refused({field.name: _("Choose a picture, or several.")})

@@ -51,7 +51,7 @@ def is_there(artifact: Artifact) -> bool:
     return folder.is_relative_to(root) and folder.is_dir()
 
 
-def rows_of(form: TrialForm, typed: str, files: Sequence[UploadedFile] = ()) -> list[Row]:
+def rows_of(form: TrialForm, typed: str, files: Sequence[UploadedFile[Any]] = ()) -> list[Row]:
     """A row per line that is not empty, or per picture. Raises Refused."""
     (field,) = form.fields
     if field.kind == "image":
@@ -93,7 +93,7 @@ def _is_finite(word: str) -> bool:
         return False
 
 
-def ask(artifact: Artifact, typed: str, files: Sequence[UploadedFile] = (), *, user: User) -> Trial:
+def ask(artifact: Artifact, typed: str, files: Sequence[UploadedFile[Any]] = (), *, user: User) -> Trial:
     """The controller brings it to a host. Raises Refused."""
     form = form_of(artifact.attempt.job)
     if form is None or form.artifact != artifact.name:
