@@ -83,6 +83,12 @@ def _dataset(dataset: Dataset | None) -> DatasetFacts | None:
         features=tuple(feature["name"] for feature in features),
         target=str(statistics.get("target") or ""),
         largest=max((max(abs(feature["min"]), abs(feature["max"])) for feature in features), default=None),
+        tightest=tuple(
+            (int(steps), int(width), int(height))
+            for of_split in (statistics.get("width_per_step") or {}).values()
+            for steps, width, height in of_split.get("tightest") or []
+        ),
+        line_widths=tuple((statistics.get("line_widths") or {}).get("train") or []),
         weight_column=dataset.reading.get("weight_column"),
         weightless=weights["zero"] / rows if rows and "zero" in weights else None,
         weights_not_finite=_found(dataset, "Rows whose weight is not finite: %(count)d."),

@@ -63,6 +63,10 @@ class DatasetFacts:
     features: tuple[str, ...] = ()
     target: str = ""
     largest: float | None = None
+    # Of text lines: (steps that CTC needs for the text, width, height) of the rows that have the fewest pixels per step and of
+    # those with the longest texts, of both splits; and percentiles of the training lines' width at a height of 32 pixels.
+    tightest: tuple[tuple[int, int, int], ...] = ()
+    line_widths: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -222,8 +222,11 @@ class CheckResult(_Frozen):
         unseen_characters       {character: rows of dev}: those that no training row has
         text_length             …, as above
         width_per_step          … {"percentiles": [101 numbers, the narrowest first],
-                                   "narrowest": [{"id", "text", "size", "image", "value"}: ten rows]},
+                                   "narrowest": [{"id", "text", "size", "image", "value"}: ten rows],
+                                   "tightest": [[n + r, width, height]: some hundred rows, the narrowest and those with the
+                                   longest texts, so that it can be counted how many do not fit a model]},
                                 (width × 32 / height) / (n + r): how many pixels a step has at a height of 32
+        line_widths             … [101 percentiles of the width at a height of 32]
     """
 
     number: int

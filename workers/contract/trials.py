@@ -16,6 +16,8 @@ TRY_TASK = "workers.try_model"
 # Below STORAGE_ROOT: a trial's folder. Files are replaced, never rewritten; `claim-<number>` belongs to one host.
 ROWS, PROGRESS, RESULT = "rows.json", "progress.json", "result.json"
 LARGEST_RESULT_BYTES = 2**20
+# Of one picture's file, and of all of a question together: it is kept as a row of the database for a day.
+PICTURE_BYTES, PICTURES_BYTES = 8 * 2**20, 16 * 2**20
 
 
 def trial_key(uid: str) -> str:
@@ -95,19 +97,21 @@ class Entity(_Frozen):
 
 class Prediction(_Frozen):
     """Of one row: labels with their probabilities, the likeliest first, or a number, or the stretches of it that are
-    something; and the tokens as the model saw them."""
+    something, or the text that was read; and the tokens as the model saw them."""
 
     scores: list[Score] = []
     value: float | None = None
     spans: list[Entity] | None = None
+    text: str | None = Field(None, description="what stands in a picture; empty: nothing")
+    confidence: float | None = Field(None, ge=0, le=1, description="mean probability of the text's characters")
     tokens: list[str] = []
     cut: bool = Field(False, description="the row is longer than what the model was trained with")
     unknown: str = Field("", description="the token that stands for what the vocabulary does not have")
 
     @model_validator(mode="after")
     def _says_something(self) -> Prediction:
-        if (self.value is not None) + (self.spans is not None) + bool(self.scores) != 1:
-            raise ValueError("a prediction has either scores, or a value, or spans")
+        if (self.value is not None) + (self.spans is not None) + (self.text is not None) + bool(self.scores) != 1:
+            raise ValueError("a prediction has either scores, or a value, or spans, or a text")
         return self
 
 

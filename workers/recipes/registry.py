@@ -26,6 +26,9 @@ from workers.recipes.sequences.presets import PRESETS as FOR_SEQUENCES
 from workers.recipes.sequences.settings import SequencesSettings
 from workers.recipes.text_classification.presets import PRESETS
 from workers.recipes.text_classification.settings import TextClassificationSettings
+from workers.recipes.text_lines.checks import CHECKS as OF_LINES
+from workers.recipes.text_lines.presets import PRESETS as FOR_LINES
+from workers.recipes.text_lines.settings import TextLinesSettings
 from workers.recipes.text_regression.presets import PRESETS as FOR_NUMBERS
 from workers.recipes.text_regression.settings import TextRegressionSettings
 from workers.recipes.token_classification.presets import PRESETS as FOR_TOKENS
@@ -115,6 +118,20 @@ RECIPES: dict[str, Recipe] = {
         checks=OF_PICTURES,
         trial=TrialForm(
             "workers.recipes.image_classification.predict",
+            (TrialField("picture", "Pictures", kind="image"),),
+            most_rows=8,
+        ),
+    ),
+    "text_lines": Recipe(
+        "text_lines",
+        "Text lines in pictures (CRNN + CTC)",
+        TextLinesSettings,
+        "workers.recipes.text_lines.task",
+        dataset_kind="lines",
+        presets=FOR_LINES,
+        checks=OF_LINES,
+        trial=TrialForm(
+            "workers.recipes.text_lines.predict",
             (TrialField("picture", "Pictures", kind="image"),),
             most_rows=8,
         ),

@@ -109,6 +109,46 @@ def write_pictures(folder: Path, train: int = 64, dev: int = 21) -> None:
     )
 
 
+# Of a character: which of four rows of a column are dark, for two columns.
+GLYPHS = {"a": (1, 0), "b": (3, 1), "c": (0, 2), "d": (2, 3), "e": (0, 1), "f": (2, 0)}
+
+
+def glyphs(text: str, side: int = 4) -> Any:
+    """uint8 [4 × side, about 3 × side a character]: each character is two dark squares one after the other, then a gap."""
+    import numpy as np
+
+    pixels = np.full((4 * side, 3 * side * len(text) + side), 220, np.uint8)
+    for i, character in enumerate(text):
+        for column, row in enumerate(GLYPHS[character]):
+            x, y = side * (3 * i + column) + side // 2, side * row
+            pixels[y : y + side, x : x + side] = 30
+    return pixels
+
+
+def write_lines(folder: Path, train: int = 64, dev: int = 21, said: dict[str, dict[int, str]] | None = None) -> None:
+    """Pictures of one to five characters. `said`: split -> {row, from 1: what is said to stand there}."""
+    from PIL import Image
+
+    from workers.images import write_folder
+
+    draw = random.Random(7)
+
+    def row(split: str, number: int) -> tuple[str, bytes, dict[str, str]]:
+        text = "".join(draw.choices("".join(GLYPHS), k=draw.randint(1, 5)))
+        file = io.BytesIO()
+        Image.fromarray(glyphs(text, draw.choice([3, 4, 5]))).save(file, "PNG")
+        return f"{split}{number}.png", file.getvalue(), {"text": (said or {}).get(split, {}).get(number, text)}
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_folder(
+        folder,
+        {
+            split: [row(split, number) for number in range(1, count + 1)]
+            for split, count in (("train", train), ("dev", dev))
+        },
+    )
+
+
 def _write(folder: Path, train: int, dev: int, row: Callable[[random.Random, str, int], dict[str, Any]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(7)
@@ -153,6 +193,15 @@ EXAMPLES: dict[str, Example] = {
         chance={
             "regularisation": {"dropout": 0.2, "drop_path": 0.2},
             "augmentation": {"rotation": 10.0, "brightness": 0.2, "contrast": 0.2, "erasing": 0.3, "mixup": 0.2},
+        },
+    ),
+    "text_lines": Example(
+        write_lines,
+        {
+            "data": {"height": 16},
+            "model": {"channels": 4, "hidden_size": 8, "layers": 1},
+            "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
+            "optimizer": {"learning_rate": 1e-2},
         },
     ),
 }
