@@ -24,8 +24,10 @@ from django.utils.translation import gettext_noop, ngettext
 from jobs import limits, picture_datasets
 from jobs.limits import in_bytes
 from jobs.models import Dataset
+from jobs.picture_datasets import PictureLook
 from jobs.services import Refused
 from workers.contract.datasets import (
+    PICTURE_KINDS,
     SPLITS,
     CheckResult,
     CheckSpec,
@@ -431,6 +433,7 @@ def register(
     kind: Kind = "texts",
     sequences: dict[str, Any] | None = None,
     tagging: dict[str, Any] | None = None,
+    label_files: list[Path] | None = None,
     dev_fraction: float = 0.1,
     seed: int = 2026,
     baseline: bool = True,
@@ -439,19 +442,27 @@ def register(
     """The ready version, and whether it is new: the same rows under the same name are registered once.
 
     `source` is a folder with train.jsonl and dev.jsonl, or with one file, or a file: JSON Lines, CSV or TSV. One file
-    is split, label by label, with `seed`. `sequences` and `tagging` go over the guess of how these are read. Raises Unfit.
+    is split, label by label, with `seed`. `sequences` and `tagging` go over the guess of how these are read.
+    Or it is an archive or a folder of pictures (`kind` images or lines), with label files within or beside it. Raises Unfit.
     """
     name = name.strip()
     if not name or len(name) > 100:
         raise Unfit(["The name must have 1 to 100 characters."])
-    sources = _sources(source)
+    of_pictures = kind in PICTURE_KINDS or places.is_archive(source.name)
+    sources = _picture_sources(source, label_files or []) if of_pictures else _sources(source)
+    chosen: dict[str, Any] = {"kind": kind, "split_column": "", "dev_fraction": dev_fraction, "seed": seed}
     try:
-        with sources[0].path.open("rb") as file:
-            seen = look(file, sources[0].name)
+        if of_pictures:
+            seen: Look | PictureLook = picture_datasets.look_at(sources)
+        else:
+            with sources[0].path.open("rb") as file:
+                seen = look(file, sources[0].name)
     except Unreadable as error:
         raise Unfit([f"{sources[0].name}: {error}"]) from None
-    chosen: dict[str, Any] = {"kind": kind, "split_column": "", "dev_fraction": dev_fraction, "seed": seed}
-    if kind in ("texts", "numbers"):
+    if isinstance(seen, PictureLook):
+        chosen["kind"] = kind if kind in PICTURE_KINDS else seen.reading.kind
+        chosen["images"] = picture_datasets.guessed(seen, chosen["kind"])
+    elif kind in ("texts", "numbers"):
         chosen |= {"text_column": text_column, "text_b_column": text_b_column, "label_column": label_column}
     elif kind == "tokens":
         chosen["tagging"] = TagReading.model_validate(guessed_tags(seen).model_dump() | (tagging or {}))
@@ -497,6 +508,16 @@ def register(
         statistics=outcome.statistics,
     )
     return dataset, True
+
+
+def _picture_sources(source: Path, label_files: list[Path]) -> list[Source]:
+    for path in (source, *label_files):
+        if not path.exists():
+            raise Unfit([f"There is no file or folder {path}."])
+    wrong = [path.name for path in label_files if not is_label_file(path.name)]
+    if wrong:
+        raise Unfit([f"A label file is named .txt or .tsv, not {wrong[0]}."])
+    return [Source(source.resolve(), source.name), *(Source(path, path.name) for path in label_files)]
 
 
 def _sources(source: Path) -> list[Source]:

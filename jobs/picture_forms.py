@@ -65,10 +65,16 @@ class PicturesForm(forms.Form):
     def __init__(self, data: Any = None, *, lists: list[str], texts: list[str], reading: Reading) -> None:
         how = reading.images
         initial = reading.model_dump() | {"labels": "\n".join(reading.labels)} | how.model_dump()
-        super().__init__(data, initial=initial)
         self.lists = lists[:MOST_LISTS]
-        self.fields["label_names"].choices = [("", gettext_lazy("none")), *((name, name) for name in texts)]  # type: ignore[attr-defined]
         chosen = {one.name: one.split for one in how.lists}
+        splits = [chosen.get(name, _NOT_READ if chosen else "") for name in self.lists]
+        if data is not None:
+            # What the form before did not ask for, as another kind or layout was chosen a moment ago.
+            data = data.copy()
+            for name, value in (("layout", how.layout), *((f"list_{i}", split) for i, split in enumerate(splits))):
+                data.setdefault(name, value)
+        super().__init__(data, initial=initial)
+        self.fields["label_names"].choices = [("", gettext_lazy("none")), *((name, name) for name in texts)]  # type: ignore[attr-defined]
         for i, name in enumerate(self.lists):
             self.fields[f"list_{i}"] = forms.ChoiceField(
                 choices=[
@@ -80,7 +86,7 @@ class PicturesForm(forms.Form):
                 ],
                 required=False,
                 label=name,
-                initial=chosen.get(name, _NOT_READ if chosen else ""),
+                initial=splits[i],
             )
 
     @property

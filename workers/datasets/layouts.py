@@ -460,11 +460,10 @@ def guess(stores: list[Store], beside: list[tuple[str, str, bytes]]) -> tuple[Ki
         return "images", ImageReading()
     texts = {name: body for store in stores for name, body in store.contents.texts.items()}
     texts |= {name: body for name, _split, body in beside}
-    first = [line for one in lists for _n, line, bad in _some(_lines(texts[one.name])) if bad is None]
-    said = [line.partition("\t")[2] for line in first if "\t" in line]
-    are_lines = 2 * len(said) > len(first) and 2 * len(set(said)) > len(said) and not all(map(str.isdigit, said))
-    if are_lines:
+    of_files = [[line for _n, line, bad in _some(_lines(texts[one.name])) if bad is None] for one in lists]
+    if all(map(_are_texts, of_files)):
         return "lines", ImageReading(layout="lists", lists=lists)
+    first = [line for lines in of_files for line in lines]
     labels = [_parts(line, 0, "images")[1] for line in first]
     chosen = {one.name for one in lists}
     names = [name for name in texts if name not in chosen and re.search("label|class|names", name.lower())]
@@ -472,6 +471,15 @@ def guess(stores: list[Store], beside: list[tuple[str, str, bytes]]) -> tuple[Ki
     return "images", ImageReading(
         layout="lists", lists=lists, label_names=sorted(names)[0] if names and numbered else ""
     )
+
+
+def _are_texts(lines: list[str]) -> bool:
+    """Of a label file: after tabs, different ones mostly, and neither numbers nor names of folders."""
+    parts = [line.split("\t", 1) for line in lines if "\t" in line]
+    said = {one[1] for one in parts}
+    named = sum(text in path.split("/") for path, text in parts)
+    numbers = len(parts) < 50 and all(map(str.isdigit, said))
+    return 2 * len(parts) > len(lines) and 2 * len(said) > len(parts) and 2 * named < len(parts) and not numbers
 
 
 def _some(lines: Iterator[tuple[int, str, BadRow | None]]) -> Iterator[tuple[int, str, BadRow | None]]:

@@ -1,25 +1,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from jobs import baselines, datasets
-from jobs.dataset_forms import FORMS
 from jobs.models import Dataset
-from workers.contract.datasets import SequenceReading, TagReading
+from workers.contract.datasets import Kind, SequenceReading, TagReading
 
 
 class Command(BaseCommand):
     help = (
         "Register a dataset: JSON Lines, CSV or TSV with a text and a label in each row, with a number instead (--kind numbers), numeric sequences "
-        "(--kind sequences), or tokens with tags, CoNLL too (--kind tokens); how the last two are read is guessed, and can be said."
+        "(--kind sequences), or tokens with tags, CoNLL too (--kind tokens); how the last two are read is guessed, and can be said. "
+        "Or pictures in a zip, tar, tar.gz or folder, with labels (--kind images) or lines of text (--kind lines)."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("source", type=Path, help="folder with train.jsonl and dev.jsonl, or one .jsonl file")
+        parser.add_argument(
+            "source",
+            type=Path,
+            help="folder with train.jsonl and dev.jsonl, or one file; of pictures an archive or a folder",
+        )
         parser.add_argument("--name", required=True)
         parser.add_argument("--owner", help="user who may train on it")
         parser.add_argument("--shared", action="store_true", help="every user may train on it")
@@ -27,7 +31,7 @@ class Command(BaseCommand):
         parser.add_argument("--text-column", default="text")
         parser.add_argument("--text-b-column", default="", help="the second text, of pairs")
         parser.add_argument("--label-column", default="label")
-        parser.add_argument("--kind", choices=list(FORMS), default="texts")
+        parser.add_argument("--kind", choices=get_args(Kind), default="texts")
         of_sequences = parser.add_argument_group("of sequences")
         parser.add_argument(
             "--layout",
@@ -43,6 +47,13 @@ class Command(BaseCommand):
         of_tokens.add_argument("--tokens-column", help="of CoNLL its number")
         of_tokens.add_argument("--tags-column")
         of_tokens.add_argument("--scheme", choices=["bio", "bioes", "none"])
+        parser.add_argument(
+            "--label-file",
+            type=Path,
+            action="append",
+            dest="label_files",
+            help="of pictures, a line each with path, tab, label or text; may be given twice",
+        )
         parser.add_argument("--dev-fraction", type=float, default=0.1, help="of one file, set apart for evaluation")
         parser.add_argument("--seed", type=int, default=2026, help="of that split")
         parser.add_argument("--no-baseline", action="store_true", help="do not fit the bag-of-characters baseline")
@@ -58,7 +69,7 @@ class Command(BaseCommand):
             if owner is None:
                 raise CommandError(f"There is no user “{options['owner']}”.")
         names = (
-            "name", "shared", "description", "text_column", "text_b_column", "label_column", "kind", "dev_fraction", "seed",
+            "name", "shared", "description", "text_column", "text_b_column", "label_column", "kind", "label_files", "dev_fraction", "seed",
         )  # fmt: skip
         how = {name: options[name] for name in SequenceReading.model_fields if options.get(name) is not None}
         tagging = {name: options[name] for name in TagReading.model_fields if options.get(name) is not None}
