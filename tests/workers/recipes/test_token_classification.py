@@ -199,3 +199,24 @@ def _run_readme(folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec("\n".join(lines).replace("path/of/this/folder", str(folder)), {})  # noqa: S102
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("Bert", marks=pytest.mark.slow), pytest.param("Roberta", marks=pytest.mark.slow), "Electra"]
+)
+def test_any_backbone_from_a_folder_is_trained_and_tried(train: Any, tagged: Path, tmp_path: Path, name: str) -> None:
+    from tests.workers.recipes.test_pairs import save
+    from workers.recipes.token_classification import predict
+
+    folder = save(tmp_path / "models" / "mine", name)
+    attempt: Attempt = train(
+        "backbone", data=tagged, **RECIPE, model={"source": "folder", "folder": "mine"},
+        regularisation={"dropout": 0.1, "drop_path": 0.1, "label_smoothing": 0.1},
+        environment={"MODEL_ROOTS": str(folder.parent)},
+    )  # fmt: skip
+    assert attempt.outcome()["end_reason"] == "completed", attempt.log()
+    exported = json.loads((attempt.folder.artifacts / "model" / "config.json").read_text())
+    assert exported["architectures"] == [f"{name}ForTokenClassification"]
+    (answer,) = predict.load(attempt.folder.artifacts / "inference")([{"text": "好 坏x"}])
+    assert answer.spans is not None and answer.tokens[0] == "[CLS]"
+    assert all("好 坏x"[span.start : span.end].strip() for span in answer.spans)

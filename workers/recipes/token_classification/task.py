@@ -159,5 +159,26 @@ class TokenClassification:
             tokens=tagging.CHARACTERS if characters else tagging.WORDS,
         )
         export.model_folder(model, self.tokenizer, folder / "model")
-        export.inference_folder(model, self.tokenizer, about, sample, folder / "inference")
+        export.inference_folder(_traceable(model), self.tokenizer, about, sample, folder / "inference")
         return ["model", "inference"]
+
+
+def _traceable(model: Any) -> Any:
+    """Paddle 3.3.1 cannot make a program of the forward pass of PaddleNLP's RobertaForTokenClassification."""
+    if not type(model).__name__.startswith("Roberta"):
+        return model
+    simple = _OverBackbone(model)
+    simple.eval()
+    return simple
+
+
+class _OverBackbone(paddle.nn.Layer):  # type: ignore[misc]
+    """The same as `model`, without what it does with labels."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Any) -> Any:
+        hidden = getattr(self.model, self.model.base_model_prefix)(input_ids)[0]
+        return self.model.classifier(self.model.dropout(hidden))
