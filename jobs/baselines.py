@@ -24,8 +24,11 @@ TITLES: dict[str, str | Promise] = {
     "tags/most_frequent_tag": gettext_lazy("Each token's most frequent tag"),
     "tags/majority": gettext_lazy("Always the commonest tag"),
     "next_value/last_value": gettext_lazy("Next value: the same as the last"),
+    "cer/commonest_text": gettext_lazy("Always the commonest text"),
+    "cer/nearest_line": gettext_lazy("The text of the training line that looks most alike"),
+    "pixels_logistic_regression": gettext_lazy("Logistic regression on 8 × 8 pixels"),
 }
-ERRORS = ("regression", "next_value", "number")
+ERRORS = ("regression", "next_value", "number", "cer")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Baseline:
     def unit(self) -> str:
         if self.name.startswith("entities/"):
             return _("F1 of entities")
+        if self.name.startswith("cer/"):
+            return _("character error rate")
         return _("accuracy") if self.is_share else _("mean absolute error")
 
 

@@ -21,6 +21,8 @@ from workers.contract.records import from_json_number
 from workers.contract.states import ENDED, Status
 
 ROWS_A_PAGE = 10
+# Errors that are shares: they compare in points, as accuracies do.
+RATES = ("cer",)
 # Attempts that went on from one another, looked at for the curve before this one.
 _MOST_BEFORE = 20
 
@@ -66,7 +68,8 @@ def _baselines(job: Job, attempt: Attempt, main: str) -> dict[str, float]:
     """What is known of simple models on the same dev split, in the main metric."""
     said: dict[str, Any] = dict((attempt.plan or {}).get("baselines") or {})
     if job.dataset:
-        said |= of_datasets.for_goal(job.dataset, str(attempt.settings.get("data", {}).get("goal") or ""))
+        goal = main if job.dataset.kind == Dataset.Kind.LINES else attempt.settings.get("data", {}).get("goal")
+        said |= of_datasets.for_goal(job.dataset, str(goal or ""))
     values = {name: _number(said, name) for name in said}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -90,6 +93,7 @@ def evaluations_part(job: Job, attempt: Attempt) -> dict[str, Any]:
     verdict = fit.judge(
         points,
         lower_is_better=lower,
+        rate=main in RATES,
         over=attempt.status in ENDED and attempt.status != Status.PAUSED,
         baselines=baselines,
         chance=_chance(job, main, baselines),
@@ -362,6 +366,9 @@ _BASELINES = {
     "last_value": gettext_lazy("Always the last value"),
     "summaries": gettext_lazy("A linear model on a few numbers per sequence"),
     "most_frequent_tag": gettext_lazy("Each token's most frequent tag"),
+    "pixels_logistic_regression": gettext_lazy("Logistic regression on 8 × 8 pixels"),
+    "commonest_text": gettext_lazy("Always the commonest text"),
+    "nearest_line": gettext_lazy("The text of the training line that looks most alike"),
 }
 
 
@@ -393,7 +400,7 @@ def confusion_part(job: Job, attempt: Attempt, step: int | None = None) -> dict[
 
 # What is no content of the dataset: everybody who sees the job sees these.
 _OPEN = ("row", "loss", "probability")
-_WIDE = ("text", "values", "tagged", "said")
+_WIDE = ("text", "read", "values", "tagged", "said")
 _COLUMNS = {
     "row": gettext_lazy("Row"),
     "loss": gettext_lazy("Loss"),
@@ -405,6 +412,10 @@ _COLUMNS = {
     "error": gettext_lazy("Error"),
     "sequence": gettext_lazy("Sequence"),
     "values": gettext_lazy("Values"),
+    "image": gettext_lazy("Picture"),
+    "id": gettext_lazy("Name"),
+    "read": gettext_lazy("Read as"),
+    "edits": gettext_lazy("Wrong characters"),
     "wrong": gettext_lazy("Wrong tokens"),
     "tagged": gettext_lazy("Spans of the dataset"),
     "said": gettext_lazy("Spans of the model"),
@@ -457,7 +468,7 @@ def _is_numeric(name: str, rows: list[dict[str, Any]]) -> bool:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """A list is a text with its spans; templates draw it."""
+    """A list is a text with its spans, or the place of a picture; templates draw it."""
     if isinstance(value, list):
         return value
     return str(value) if name == "row" or isinstance(value, bool) else number(value)

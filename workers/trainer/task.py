@@ -97,7 +97,8 @@ class Task(Protocol):
     def shown(self, outputs: Any, batch: Batch, i: int) -> dict[str, Any]:
         """What people see of sample `i` of a dev batch when it is among those with the greatest loss, by column: of
         the row (a text, a label, a target), and what the model made of it (“predicted”, “probability” …).
-        A text with its spans is a list of [part, name of its span or ""]. Long texts are cut by the trainer. Only those
+        A text with its spans is a list of [part, name of its span or ""]; “image” is a picture's place in the dataset's
+        file of them, [offset, bytes]. Long texts are cut by the trainer. Only those
         who may see the dataset see more than probability and the names in “label” and “predicted”."""
 
     def export(self, model: Any, folder: Path) -> list[str]:

@@ -160,6 +160,17 @@ def test_worst_rows_come_in_pages_nan_first(people: People, job: Job, worst: Wor
     assert "<html" in people.owner.get(f"/jobs/{job.pk}/worst/").text
 
 
+def test_worst_rows_show_the_pictures_of_their_dataset(people: People, job: Job, worst: WorstRows) -> None:
+    row = {"row": 7, "loss": 3.5, "image": [120, 45], "id": "cat/<b>.png", "label": "cat", "predicted": "dog"}
+    WorstRows.objects.update(rows=[row])
+    text = _worst(people.owner, job).text
+    assert f'<img class="picture" src="/datasets/{job.dataset_id}/pictures/120-45"' in text
+    assert "cat/&lt;b&gt;.png" in text and "[120, 45]" not in text
+    Dataset.objects.filter(pk=job.dataset_id).update(owner=seed.user("stranger"), shared=False)
+    text = _worst(people.owner, job).text
+    assert "pictures/" not in text and "cat/" not in text and "dog" in text
+
+
 def test_worst_rows_are_narrowed_to_a_pair(people: People, job: Job, worst: WorstRows) -> None:
     page = _worst(people.owner, job, pair="negative→positive")
     rows = [{name: value for name, _, _, value in row} for row in page.context["worst_rows"]]
