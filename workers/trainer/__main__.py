@@ -67,7 +67,11 @@ def _train(folder: RunFolder, rank: int, events: Events) -> EndReason:
     from workers.trainer.start import start
 
     ranks = Ranks(spec.device_kind)
-    run = start(Context(folder, spec, settings, rank, stage), ranks, events)
+    try:
+        run = start(Context(folder, spec, settings, rank, stage), ranks, events)
+    except BaseException:
+        ranks.give_up()
+        raise
     events.say("ready", rank=rank, pid=os.getpid())
     if rank == 0:
         events.say("plan", **run.plan)

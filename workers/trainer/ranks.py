@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import numpy as np
 import paddle
 import paddle.distributed as distributed
 
-from workers.trainer.task import Floats
+from workers.contract.states import EndReason
+from workers.contract.texts import Text
+from workers.trainer.task import Floats, TrainingFailed
 
 T = TypeVar("T")
 # Gloo gives up on a silent peer after a fixed 30 s.
 HEARTBEAT_S = 2.0
+# What the slowest rank may take to read its data and build its model.
+MEETING_S = 1800.0
+_GIVEN_UP = "evenkeel/given up"
 
 
 class PeerFailed(Exception):
-    """Rank 0 failed at something it did alone; its own outcome says why."""
+    """Another rank failed at something it did alone; its own outcome says why."""
+
+
+def _store() -> Any:
+    return paddle.base.core.create_or_get_global_tcp_store()
 
 
 class Ranks:
@@ -35,6 +45,28 @@ class Ranks:
         paddle.set_device(self.device)
         if self.world > 1:
             distributed.init_parallel_env()
+
+    def meet(self, where: str) -> None:
+        """Wait until all ranks have come here: to read data or a model, one may need much longer than Gloo waits. PeerFailed
+        when another gives up; when one dies, the supervisor ends those of its host, and the others wait for no longer
+        than MEETING_S. Over the store by which ranks found each other."""
+        if self.world == 1:
+            return
+        store, until = _store(), time.monotonic() + MEETING_S
+        store.add(f"evenkeel/{where}", 1)
+        while store.add(f"evenkeel/{where}", 0) < self.world:
+            if store.add(_GIVEN_UP, 0):
+                raise PeerFailed("another rank failed before all were ready")
+            if time.monotonic() > until:
+                text = Text("Not all ranks were ready within %(minutes)d minutes.", minutes=MEETING_S // 60)
+                raise TrainingFailed(EndReason.LAUNCH_FAILED, text)
+            time.sleep(0.05)
+
+    def give_up(self) -> None:
+        """Who meets, or is going to, need not wait for this rank."""
+        if self.world > 1:
+            with suppress(RuntimeError):  # the store is gone, with the rank that has it
+                _store().add(_GIVEN_UP, 1)
 
     def parallel(self, model: Any) -> Any:
         """The model as trained: gradients are averaged over ranks in the last backward of a step."""

@@ -75,6 +75,7 @@ def start(context: Context, ranks: Ranks, events: Events) -> Run:
         context.stage("loading the checkpoint", f"step {context.spec.start_from.step}")
         _go_on_from(run)
     run.schedule = Schedule.of(settings.optimizer, settings.schedule, run.plan["total_steps"])
+    ranks.meet("start")
     run.parallel = ranks.parallel(model)
     return run
 

@@ -250,11 +250,24 @@ def test_looking_at_each_ranks_norm_changes_nothing_else(train: Any) -> None:
 
 
 @pytest.mark.slow
-def test_rank_0_may_work_alone_for_longer_than_gloo_waits(tmp_path: Path, zygote: Any, dataset: Path) -> None:
+@pytest.mark.parametrize("at", ["alone", "start"])
+def test_one_rank_may_work_alone_for_longer_than_gloo_waits(
+    tmp_path: Path, zygote: Any, dataset: Path, at: str
+) -> None:
     attempt = make_attempt(tmp_path / "patient", dataset, world=2)
-    (attempt.folder.path / "seconds").write_text("40")
+    (attempt.folder.path / "patience").write_text(json.dumps({"at": at, "seconds": 40}))
     Ranks(zygote, attempt, {}, module="tests.workers.trainer.patient").wait()
     assert attempt.exit_codes == [0, 0], attempt.log(1)
+
+
+@pytest.mark.slow
+def test_a_rank_that_cannot_start_says_why_and_nobody_waits_for_it(tmp_path: Path, zygote: Any, dataset: Path) -> None:
+    attempt = make_attempt(tmp_path / "run", dataset, world=2)
+    other = make_attempt(tmp_path / "run-on-another-host", tmp_path / "nothing", world=2)
+    Ranks(zygote, attempt, {}, folders=[attempt.folder.path, other.folder.path]).wait()
+    assert attempt.exit_codes == [1, 1]
+    assert other.outcome(1)["end_reason"] == "bad_data" and not attempt.folder.outcome(0).exists()
+    assert "another rank failed before all were ready" in attempt.log(0)
 
 
 @pytest.mark.slow
