@@ -20,8 +20,8 @@ class PicturesForm(forms.Form):
     # Another choice is another form.
     kind = forms.ChoiceField(
         choices=[
-            ("images", gettext_lazy("a label: what is in it")),
-            ("lines", gettext_lazy("a text: the line of text that it shows")),
+            ("images", gettext_lazy("a label")),
+            ("lines", gettext_lazy("the text it shows")),
         ],
         label=gettext_lazy("What belongs to a picture"),
     )

@@ -27,6 +27,7 @@ Mode = Literal["RGB", "L"]
 # As Pillow calls them, and as pages do.
 FORMATS = {"PNG": "PNG", "JPEG": "JPEG", "MPO": "JPEG", "BMP": "BMP", "WEBP": "WebP", "GIF": "GIF"}
 _OPENED = ("PNG", "JPEG", "BMP", "WEBP", "GIF")
+_MAGIC = ((b"\x89PNG", "PNG"), (b"\xff\xd8", "JPEG"), (b"GIF8", "GIF"), (b"BM", "BMP"), (b"RIFF", "WebP"))
 # EXIF orientations that lie on their side.
 _LYING = (5, 6, 7, 8)
 _ORIENTATION = 0x0112
@@ -87,6 +88,8 @@ def opened(data: bytes) -> Image.Image:
 
 def _said(error: Exception, data: bytes) -> str:
     if isinstance(error, UnidentifiedImageError):
+        if known := next((name for magic, name in _MAGIC if data.startswith(magic)), ""):
+            return f"a broken {known}"
         return f"not a picture; it begins with {data[:8]!r}" if data else "empty"
     return f"{error}" or type(error).__name__
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from workers.contract.datasets import SPLITS, ImageReading, Kind, ListFile, Reading
 from workers.datasets import archives
@@ -416,29 +415,45 @@ def _text_fault(text: str, number: int) -> BadRow | None:
 
 
 class _Places:
-    """Pictures by their paths, as far as a label file gives them: from the root, from its own folder, or from elsewhere."""
+    """Pictures by their paths as a label file gives them: from the root, from its own folder, or from elsewhere."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
         self.exact = {name: i for i, name in enumerate(names)}
-        self._by_end: dict[str, int] | None = None
+        self._of_end: dict[str, list[int]] = {}
+        # By a label file's folder how its last paths were made names: so many parts taken off, and what was put before.
+        self._ways: dict[str, list[tuple[int, str]]] = {}
 
     def find(self, path: str, folder: str) -> int | None:
-        plain = "/".join(part for part in path.replace("\\", "/").split("/") if part not in ("", "."))
-        bases = (f"{folder}/", "") if folder else ("",)
-        rest = plain
-        while rest:
-            # Written on another machine, the path may begin with folders that are not here.
-            for base in bases:
-                if (found := self.exact.get(base + rest)) is not None:
-                    return found
-            rest = rest.partition("/")[2]
-        # Or the pictures lie in a folder that the path leaves out.
-        if self._by_end is None:
-            counts = Counter(name.rpartition("/")[2] for name in self.names)
-            self._by_end = {end: i for i, name in enumerate(self.names) if counts[end := name.rpartition("/")[2]] == 1}
-        found = self._by_end.get(plain.rpartition("/")[2])
-        return found if found is not None and f"/{self.names[found]}".endswith(f"/{plain}") else None
+        parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
+        ways = self._ways.setdefault(folder, [])
+        as_given = [(0, f"{folder}/"), (0, "")] if folder else [(0, "")]
+        for way in chain(as_given, ways, self._other_ways(parts, folder)):
+            off, base = way
+            if off < len(parts) and (found := self.exact.get(base + "/".join(parts[off:]))) is not None:
+                if way not in as_given and way not in ways:
+                    self._ways[folder] = [way, *ways[:3]]
+                return found
+        return None
+
+    def _other_ways(self, parts: list[str], folder: str) -> Iterator[tuple[int, str]]:
+        # Written on another machine, the path may begin with folders that are not here.
+        for off in range(1, len(parts)):
+            if folder:
+                yield off, f"{folder}/"
+            yield off, ""
+        # Or the pictures lie in a folder that the path leaves out; then the rest must be all of it, or a folder and a name.
+        if not self._of_end:
+            for i, name in enumerate(self.names):
+                self._of_end.setdefault(name.rpartition("/")[2], []).append(i)
+        candidates = self._of_end.get(parts[-1], []) if parts else []
+        for off in range(max(len(parts) - 1, 1)):
+            rest = "/" + "/".join(parts[off:])
+            ends = [i for i in candidates if self.names[i].endswith(rest)]
+            if len(ends) == 1:
+                yield off, self.names[ends[0]].removesuffix(rest[1:])
+            if ends:
+                return
 
 
 def pictures_of(path: str, one: Label, places: list[_Places]) -> list[tuple[int, int]]:

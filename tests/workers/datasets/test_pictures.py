@@ -201,6 +201,24 @@ def test_names_of_zips_that_do_not_say_their_encoding_are_read(checked: Any, tmp
     assert checked(("a.zip", body)).labels == ["大狗", "小猫"]
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("test/0.png", "rec/test/0.png"),
+        ("./rec\\\\test\\\\0.png".replace("\\\\", "\\"), "rec/test/0.png"),
+        ("/home/x/data/train/0.png", "rec/train/0.png"),
+        ("2.png", "rec/train/2.png"),
+        ("0.png", None),  # of which folder?
+        ("dev/0.png", None),  # there is no such folder: not another one's picture
+        ("elsewhere/dev/2.png", None),
+    ],
+)
+def test_paths_of_other_machines_find_their_pictures_and_no_others(path: str, name: str | None) -> None:
+    names = ["rec/train/0.png", "rec/train/1.png", "rec/train/2.png", "rec/test/0.png", "rec/test/1.png"]
+    found = layouts._Places(names).find(path, "")
+    assert (names[found] if found is not None else None) == name
+
+
 # --- what is found ---------------------------------------------------------------------------
 
 
