@@ -65,13 +65,13 @@ class Scale:
     """How values of the main metric compare."""
 
     lower_is_better: bool = False
-    fraction: bool = True  # between 0 and 1, and more is better
+    fraction: bool = True  # between 0 and 1, and more is better; or an error that is a share
 
     @classmethod
-    def of(cls, points: Sequence[Point], lower_is_better: bool) -> Scale:
+    def of(cls, points: Sequence[Point], lower_is_better: bool, rate: bool = False) -> Scale:
         values = [value for point in points for value in (point.dev, point.train) if value is not None]
         inside = all(0 <= value <= 1 for value in values if math.isfinite(value))
-        return cls(lower_is_better, inside and not lower_is_better)
+        return cls(lower_is_better, rate or (inside and not lower_is_better))
 
     def gain(self, new: float, old: float) -> float:
         """How much better `new` is: in points, or as a share of `old`."""
@@ -99,14 +99,16 @@ def judge(
     points: Sequence[Point],
     *,
     lower_is_better: bool = False,
+    rate: bool = False,
     over: bool = False,
     baselines: Mapping[str, float] | None = None,
     chance: float | None = None,
 ) -> Verdict:
-    """`points` by step; `over`: no more will come; `chance`: what always giving the commonest answer gets."""
+    """`points` by step; `rate`: an error that is a share, such as that of wrong characters, and not one in units of something;
+    `over`: no more will come; `chance`: what always giving the commonest answer gets."""
     if not points:
         return Verdict(Word.TOO_FEW if over else Word.TOO_EARLY)
-    scale = Scale.of(points, lower_is_better)
+    scale = Scale.of(points, lower_is_better, rate)
     known = [point for point in points if point.dev is not None and point.finite]
     best = _best(known, lower_is_better)
     # A loss that is NaN does not take away what the main metric reached.
@@ -179,7 +181,7 @@ def _not_learnt(
     """The training rows themselves are not learnt."""
     train = best.train if best.train is not None else best.dev
     assert train is not None
-    if scale.fraction:
+    if scale.fraction and not scale.lower_is_better:
         poor = chance is not None and train < chance + POOR_SHARE * (1 - chance)
     else:
         poor = scale.lower_is_better and bool(baselines) and train > POOR_ERROR * min(baselines.values())

@@ -22,11 +22,13 @@ from django.contrib.auth.models import User
 from jobs import datasets
 from jobs.job_file import JobFile
 from jobs.models import Dataset, Job
-from workers.contract.datasets import Reading, SequenceReading, TagReading
+from workers.contract.datasets import ImageReading, ListFile, Reading, SequenceReading, TagReading
 from workers.contract.states import ENDED, Status
 from workers.recipes.image_classification.sample import write as write_digits
 from workers.recipes.sequences.sample import write as write_transactions
 from workers.recipes.text_classification.sample import write as write_pairs
+from workers.recipes.text_lines.sample import LABELS as LINE_LABELS
+from workers.recipes.text_lines.sample import write as write_lines
 from workers.recipes.text_regression.sample import write as write_moods
 from workers.recipes.token_classification.sample import write as write_names
 
@@ -116,7 +118,15 @@ DIGITS = Sample(
     write_digits,
     Reading(kind="images"),
 )
-SAMPLES = (TRANSACTIONS, NAMES, PAIRS, MOODS, DIGITS)
+LINES = Sample(
+    "receipt-lines",
+    "2,400 made-up lines of receipts and cards, one of five in Chinese: drawn with Source Sans, Source Serif (OFL 1.1) and "
+    "WenQuanYi Micro Hei (Apache 2.0), a little turned, blurred and noisy.",
+    ".zip",
+    partial(write_lines, seed=SEED),
+    Reading(kind="lines", images=ImageReading(layout="lists", lists=[ListFile(name=LINE_LABELS)])),
+)
+SAMPLES = (TRANSACTIONS, NAMES, PAIRS, MOODS, DIGITS, LINES)
 
 
 def reviews() -> list[tuple[str, str]]:

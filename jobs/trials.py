@@ -201,6 +201,8 @@ def answer(trial: Trial) -> dict[str, Any]:
                 "spans": None if found is None else [{**one, "text": text[one["start"] : one["end"]]} for one in found],
                 "parts": spans.parts_of(text, found or []),
                 "value": said.get("value"),
+                "read": said.get("text"),
+                "confidence": said.get("confidence"),
                 "scores": scores[:LABELS_SHOWN],
                 "more": max(len(scores) - LABELS_SHOWN, 0),
                 "tokens": said["tokens"],

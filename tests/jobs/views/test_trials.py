@@ -214,6 +214,21 @@ def test_chosen_pictures_are_asked_one_by_one_and_shown_to_who_asked_only(
     assert people.owner.get(f"{answer}2/").status_code == 404
 
 
+def test_what_was_read_in_a_picture_is_shown_with_its_confidence(
+    people: People, of_pictures: Artifact, owner: User
+) -> None:
+    said = {"scores": [], "tokens": [], "unknown": "", "cut": False}
+    read = [{"text": "<i>17.50", "confidence": 0.987, "cut": True}, {"text": "", "confidence": 0.5}]
+    trial = answered(of_pictures, owner)
+    trial.rows = [{"picture": base64.b64encode(PNG).decode()}] * 2
+    trial.result = {"predictions": [said | one for one in read], "seconds": 0.1}
+    trial.save()
+    page = people.owner.get(f"/jobs/{of_pictures.attempt.job_id}/tried/{trial.pk}/").content.decode()
+    assert "&lt;i&gt;17.50" in page and "<i>17.50" not in page
+    assert "98.7 % confidence" in page.replace("\xa0", " ") and "was squeezed" in page
+    assert "No text was found in it." in page
+
+
 @pytest.mark.parametrize(
     "files, words",
     [

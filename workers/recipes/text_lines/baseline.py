@@ -3,7 +3,7 @@ looks most like it.
 
     python -m workers.recipes.text_lines.baseline FOLDER
 
-prints {"lines/<name>": character error rate on dev} for a prepared folder of text lines.
+prints {"cer/<name>": character error rate on dev} for a prepared folder of text lines.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def baselines(folder: Path) -> dict[str, float]:
         seen, asked = (np.stack([_small(images, row) for row in rows]) for rows in (train, dev))
     nearest = KNeighborsClassifier(1).fit(seen, np.arange(len(train))).predict(asked)
     return {
-        "lines/commonest_text": _error_rate([commonest] * len(texts), texts),
-        "lines/nearest_line": _error_rate([written[i] for i in nearest.tolist()], texts),
+        "cer/commonest_text": _error_rate([commonest] * len(texts), texts),
+        "cer/nearest_line": _error_rate([written[i] for i in nearest.tolist()], texts),
     }
 
 

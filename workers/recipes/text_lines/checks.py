@@ -95,10 +95,11 @@ def parameters(settings: Any) -> int:
     model = settings.model
     c, s = model.channels, model.hidden_size
     convolutions = 9 * c * ((3 if settings.data.colour else 1) + 2 * c + 8 * c + 16 * c + 32 * c)
+    norms = 4 * (1 + 2 + 4 + 4 + 8) * c
     directions, gates = 1 + model.bidirectional, 4 if str(model.cell) == "lstm" else 3
     high = steps_of(settings.data.height, 16)
     inputs = [8 * c * high] + [directions * s] * (model.layers - 1)
-    return int(convolutions + sum(directions * gates * (size * s + s**2 + 2 * s) for size in inputs))
+    return int(convolutions + norms + sum(directions * gates * (size * s + s**2 + 2 * s) for size in inputs))
 
 
 def memory_bytes(settings: Any, facts: Facts) -> float:

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import ImageFont
 
 LABELS = "labels.txt"
+DATE = (2026, 1, 1, 0, 0, 0)
 # Packages that hold nothing but fonts, and the files in them: for letters and digits, and for Chinese.
 LATIN = (
     ("font_source_sans_pro", "files/SourceSansPro-Regular.ttf"),
@@ -186,8 +188,10 @@ class Line:
     text: str
 
 
-def lines(count: int = 3000, seed: int = 2026, chinese: float = 0.2) -> Iterator[Line]:
-    """`chinese`: the share of Chinese lines. Raises ModuleNotFoundError without the packages of fonts."""
+def lines(count: int = 2400, seed: int = 2026, chinese: float = 0.2) -> Iterator[Line]:
+    """`chinese`: the share of Chinese lines. Raises ModuleNotFoundError without Pillow and the packages of fonts."""
+    import numpy as np  # not before: the web side, which offers them, has no Pillow
+
     draw, noise = random.Random(seed), np.random.Generator(np.random.PCG64(seed))
     latin, han = [_file(*one) for one in LATIN], [_file(*one) for one in CHINESE] if chinese else []
     kinds, shares = zip(*WRITERS, strict=True)
@@ -207,11 +211,16 @@ def _file(package: str, path: str) -> str:
 
 @lru_cache(maxsize=256)
 def _font(file: str, size: int) -> ImageFont.FreeTypeFont:
+    from PIL import ImageFont
+
     return ImageFont.truetype(file, size)
 
 
 def drawn(text: str, font_file: str, draw: random.Random, noise: np.random.Generator) -> bytes:
     """PNG in grey: ink on paper of some brightness, a little turned, a little blurred, with noise."""
+    import numpy as np
+    from PIL import Image, ImageDraw
+
     size = draw.randint(20, 34)
     font = _font(font_file, size)
     left, top, right, bottom = font.getbbox(text)
@@ -240,14 +249,14 @@ def drawn(text: str, font_file: str, draw: random.Random, noise: np.random.Gener
     return file.getvalue()
 
 
-def write(file: BinaryIO, count: int = 3000, seed: int = 2026, chinese: float = 0.2) -> None:
-    """A zip of pictures with a label file as PaddleOCR's: `path<TAB>text` in each line."""
+def write(file: BinaryIO, count: int = 2400, seed: int = 2026, chinese: float = 0.2) -> None:
+    """A zip of pictures with a label file as PaddleOCR's, `path<TAB>text` in each line; the same bytes every time."""
     labels = []
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for line in lines(count, seed, chinese):
-            archive.writestr(line.name, line.picture)
+            archive.writestr(zipfile.ZipInfo(line.name, DATE), line.picture)
             labels.append(f"{line.name}\t{line.text}\n")
-        archive.writestr(LABELS, "".join(labels))
+        archive.writestr(zipfile.ZipInfo(LABELS, DATE), "".join(labels))
 
 
 if __name__ == "__main__":
