@@ -21,10 +21,23 @@ def rows(examples: Any) -> Any:
     names = getattr(examples, "label_list", None)
     for example in examples:
         row = {key: value for key, value in dict(example).items() if isinstance(value, str | int | float)}
+        if (tagged := _tagged(dict(example), names)) is not None:
+            yield row | tagged
+            continue
         label = row.get("label", row.pop("labels", None))
         if label is not None:
             row["label"] = str(names[label]) if names and isinstance(label, int) and 0 <= label < len(names) else label
         yield row
+
+
+def _tagged(example: dict[str, Any], names: list[str] | None) -> dict[str, list[str]] | None:
+    """Of tokens with a tag each: the tags by their names."""
+    tokens, tags = example.get("tokens"), example.get("labels", example.get("tags"))
+    if not isinstance(tokens, list) or not isinstance(tags, list):
+        return None
+    known = names or []
+    by_name = [known[tag] if isinstance(tag, int) and 0 <= tag < len(known) else tag for tag in tags]
+    return {"tokens": list(map(str, tokens)), "tags": list(map(str, by_name))}
 
 
 def main() -> None:

@@ -262,3 +262,13 @@ def test_numbers_of_tags_are_those_of_the_label_set_and_plain_tags_need_no_schem
     outcome = checked(plain, reading=reading(scheme="none"))
     assert outcome.fit and outcome.labels == ["CD", "NN"]
     assert outcome.statistics["baselines"]["tags/majority"] == pytest.approx(0.6, abs=0.1)
+
+
+def test_tags_of_a_collection_of_paddlenlp_get_their_names() -> None:
+    from workers.datasets.from_paddlenlp import rows as of_paddlenlp
+
+    class Examples(list):  # type: ignore[type-arg]
+        label_list = ("B-PER", "O")
+
+    given = Examples([{"tokens": ["李", "在"], "labels": [0, 1], "id": 3}])
+    assert list(of_paddlenlp(given)) == [{"id": 3, "tokens": ["李", "在"], "tags": ["B-PER", "O"]}]

@@ -76,6 +76,18 @@ def test_the_dictionary_to_beat_knows_each_tokens_commonest_tag(tagged: Path) ->
     assert 0.3 < known < 1  # all characters are known, borders between spans are not
 
 
+def test_the_first_batch_is_shown_with_the_tags_that_are_learnt(tagged: Path) -> None:
+    from workers.recipes.token_classification.first_batch import first_batch
+
+    shown = first_batch(tagged)
+    assert (shown["batch"], shown["cut_share"]) == (32, 0.0)
+    row = shown["rows"][0]
+    assert row["pieces"][0] == ["[CLS]", ""] and row["pieces"][-1] == ["[SEP]", ""]
+    written = json.loads((tagged / "train.jsonl").read_text().splitlines()[row["row"] - 1])
+    assert row["pieces"][1:-1] == [list(pair) for pair in zip(written["tokens"], written["tags"], strict=True)]
+    assert shown["labelled"] >= row["labelled"] == row["count"] - 2
+
+
 def test_the_sample_is_the_same_each_time_and_joins_family_and_given_names() -> None:
     from workers.datasets.tagging import spans
     from workers.recipes.token_classification import sample
@@ -135,7 +147,7 @@ def test_one_rank_with_twice_the_batch_does_the_same_as_two_ranks_and_as_two_mic
     with (tagged / "train.jsonl").open("a") as file:
         file.writelines(json.dumps({"tokens": [" "], "tags": ["O"]}) + "\n" for _ in range(20))
     smooth = {"dropout": 0.0, "label_smoothing": 0.1}
-    options: dict[str, Any] = {**RECIPE, "data": tagged, "regularisation": smooth}
+    options: dict[str, Any] = {"export": False, **RECIPE, "data": tagged, "regularisation": smooth}
     one = train("one", world=1, training={"batch_size": 12, "max_steps": 7}, **options)
     two = train("two", world=2, training={"batch_size": 6, "max_steps": 7}, **options)
     parts = train("parts", world=1, training={"batch_size": 4, "accumulation": 3, "max_steps": 7}, **options)
