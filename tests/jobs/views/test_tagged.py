@@ -13,11 +13,12 @@ from django.core.management import call_command
 from jobs import baselines, datasets, services, spans
 from jobs.controller.reports import _row
 from jobs.job_file import JobFile
-from jobs.models import Dataset, Evaluation, WorstRows
+from jobs.models import Artifact, Dataset, Evaluation, Trial, WorstRows
 from jobs.templatetags.spans import spans as drawn
 from tests.jobs.views.conftest import People
 from tests.jobs.views.test_datasets import READING, begin, send, storage  # noqa: F401 (storage is a fixture)
 from workers.contract.datasets import Reading
+from workers.contract.trials import Prediction
 
 CONLL = "".join(f"李 B-PER\n四 I-PER\n{i} O\n在 O\n北 B-LOC\n京 I-LOC\n\n" for i in range(60)).encode()
 DESCRIBED = {
@@ -120,6 +121,32 @@ def test_a_job_on_tags_is_submitted_from_the_form_and_from_a_file(people: People
     assert "&lt;在&gt;" in page and '<mark class="span c2">李四<small>PER</small></mark>' in page
     assert "Spans of the model" in page
     assert people.other.get(f"/jobs/{job.pk}/worst/").status_code == 404
+
+
+def test_what_was_tried_is_shown_with_its_entities_to_who_asked_only(
+    people: People, tagged: Dataset, owner: User, tmp_path: Path
+) -> None:
+    job = JobFile("x", "token_classification", tagged.pk, anyway=True).submit(owner=owner)
+    artifact = Artifact.objects.create(attempt=job.newest, name="inference", key="artifacts/a", bytes=1, sha256="")
+    found = [{"start": 0, "end": 2, "label": "PER", "probability": 0.5}]
+    said = {"tokens": ["[CLS]", "李", "[SEP]"], "unknown": "[UNK]", "cut": True}
+    predictions = [Prediction(spans=spans, **said).model_dump() for spans in (found, [])]
+    trial = Trial.objects.create(
+        uid="a" * 32, artifact=artifact, asked_by=owner, rows=[{"text": "李四<在>"}, {"text": "在"}], state="answered",
+        result={"predictions": predictions, "seconds": 0.1},
+    )  # fmt: skip
+    url = f"/jobs/{job.pk}/tried/{trial.pk}/"
+    page = people.owner.get(url).text
+    for text in (
+        '<mark class="span c2">李四<small>PER</small></mark>&lt;在&gt;',
+        "50.0 %",
+        "Nothing was found in it.",
+        "the text was cut",
+    ):
+        assert text in page
+    assert people.other.get(url).status_code == people.staff.get(url).status_code == 404
+    with pytest.raises(ValueError, match="either scores"):
+        Prediction(spans=[], value=1.0)
 
 
 def test_reports_keep_texts_with_spans_and_nothing_else_that_is_a_list() -> None:
