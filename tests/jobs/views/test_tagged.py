@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
 
@@ -124,10 +125,11 @@ def test_a_job_on_tags_is_submitted_from_the_form_and_from_a_file(people: People
 
 
 def test_what_was_tried_is_shown_with_its_entities_to_who_asked_only(
-    people: People, tagged: Dataset, owner: User, tmp_path: Path
+    people: People, tagged: Dataset, owner: User
 ) -> None:
     job = JobFile("x", "token_classification", tagged.pk, anyway=True).submit(owner=owner)
     artifact = Artifact.objects.create(attempt=job.newest, name="inference", key="artifacts/a", bytes=1, sha256="")
+    (settings.STORAGE_ROOT / artifact.key).mkdir(parents=True)
     found = [{"start": 0, "end": 2, "label": "PER", "probability": 0.5}]
     said = {"tokens": ["[CLS]", "李", "[SEP]"], "unknown": "[UNK]", "cut": True}
     predictions = [Prediction(spans=spans, **said).model_dump() for spans in (found, [])]
