@@ -78,6 +78,8 @@ def opened(data: bytes) -> Image.Image:
     """The picture, not yet decoded. Raises NoPicture, TooLarge."""
     try:
         picture = Image.open(io.BytesIO(data), formats=_OPENED)
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001  # Pillow's readers raise whatever broken bytes lead to
         raise NoPicture(_said(error, data)) from None
     width, height = picture.size
@@ -100,6 +102,8 @@ def verified(data: bytes) -> tuple[str, tuple[int, int], bool]:
     try:
         picture.load()
         lying = picture.getexif().get(_ORIENTATION) in _LYING
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001
         raise NoPicture(_said(error, data)) from None
     width, height = picture.size
@@ -129,6 +133,8 @@ def upright(data: bytes) -> Image.Image:
             white = Image.new("RGBA", seen.size, "white")
             picture = Image.alpha_composite(white, seen).convert("RGB")
         return picture if picture.mode in ("RGB", "L") else picture.convert("L" if picture.mode == "1" else "RGB")
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001
         raise NoPicture(_said(error, data)) from None
 

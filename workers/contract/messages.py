@@ -93,7 +93,7 @@ class _Frozen(BaseModel):
 
 class DatasetRef(_Frozen):
     """A registered dataset version. `key` is a folder below STORAGE_ROOT with one JSON Lines file
-    per split, `train.jsonl` and `dev.jsonl`, each line an object of columns."""
+    per split, `train.jsonl` and `dev.jsonl`, each line an object of columns; of pictures also `images.bin`."""
 
     id: int
     name: str

@@ -28,6 +28,11 @@ LARGEST_PICTURE_BYTES = 64 * 2**20
 LARGEST_LIST_BYTES = 256 * 2**20
 # Label files and files with names of labels; the rest of all texts together is passed over.
 MOST_TEXT_BYTES = 512 * 2**20
+# What a look at the beginning takes at most, which is made without limits on memory: of label files, of what is unpacked, and of
+# a zip's directory (some 150,000 files).
+HEAD_TEXT_BYTES, HEAD_UNPACKED_BYTES, HEAD_DIRECTORY_BYTES = 16 * 2**20, 256 * 2**20, 16 * 2**20
+# A name in a tar that is longer fills memory.
+_LONGEST_HEADER_BYTES = 2**20
 TEXT_SUFFIXES = (".txt", ".tsv")
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".webp", ".gif")
 OTHER_PICTURES = (
@@ -71,18 +76,22 @@ class Contents:
         self.numbers.append(number)
         return True
 
-    def keep_text(self, name: str, read: Callable[[int], bytes], size: int) -> None:
-        """Of a text file all, if it is short or looks like a label file."""
+    def keep_text(self, name: str, read: Callable[[int], bytes], size: int, most: int) -> None:
+        """Of a text file all, if it is short or looks like a label file; where only a look is taken (`most`), its beginning."""
         plain = safe_name(name)
-        left = min(LARGEST_LIST_BYTES, MOST_TEXT_BYTES - sum(map(len, self.texts.values())))
-        if plain is None or size > left:
+        left = (HEAD_TEXT_BYTES if most else MOST_TEXT_BYTES) - sum(map(len, self.texts.values()))
+        if plain is None or left <= 0 or (not most and size > min(left, LARGEST_LIST_BYTES)):
             return
         head = read(min(size, _HEAD_BYTES))
         if size <= _HEAD_BYTES:
             if names_pictures(head) or len(self.texts) < 100:
                 self.texts[plain] = head
         elif names_pictures(head):
-            self.texts[plain] = head + read(size - len(head))
+            body = head + read(min(size, max(left, _HEAD_BYTES)) - len(head))
+            if len(body) < size:
+                self.whole = False
+                body = body[: body.rfind(b"\n") + 1]
+            self.texts[plain] = body
 
 
 def names_pictures(head: bytes) -> bool:
@@ -164,18 +173,35 @@ class Zip(Archive):
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._packed = os.fstat(file.fileno()).st_size
+        self._zip: zipfile.ZipFile | None = None
+
+    def _members(self) -> list[zipfile.ZipInfo]:
+        if self._zip is not None:
+            return self._zip.infolist()
         try:
-            self._zip = zipfile.ZipFile(file)
+            self._zip = zipfile.ZipFile(self._file)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            file.close()
             raise Unreadable("The archive is broken or not whole: %(said)s.", said=_said(error)) from None
         # Chinese Windows writes GBK, and others UTF-8, where the format knows only the IBM PC's characters.
-        raw = [member.filename.encode("cp437", "replace") for member in self._zip.infolist() if _is_unsaid(member)]
+        members = self._zip.infolist()
+        raw = [member.filename.encode("cp437", "replace") for member in members if _is_unsaid(member)]
         self._encoding = _encoding(b"/".join(raw))
+        return members
+
+    def _directory_bytes(self) -> int:
+        """As zipfile will read it at once; 0 if it will not."""
+        try:
+            record: Any = zipfile._EndRecData(self._file)  # type: ignore[attr-defined]
+            return int(record[5]) if record else 0
+        except (OSError, ValueError, zipfile.BadZipFile):
+            return 0
 
     def look(self, progress: Progress = lambda done, total: None, most: int = 0) -> Contents:
         contents = Contents()
-        members = self._zip.infolist()
+        if most and self._directory_bytes() > HEAD_DIRECTORY_BYTES:
+            contents.whole = False
+            return contents
+        members = self._members()
         for number, member in enumerate(members, 1):
             if number % 1000 == 1:
                 progress(number, len(members))
@@ -195,14 +221,14 @@ class Zip(Archive):
             self._too_much(contents, self._packed)
             if contents.take(number, name, member.file_size) and suffix(name) in TEXT_SUFFIXES:
                 try:
-                    with self._zip.open(member) as text:
-                        contents.keep_text(name, text.read, member.file_size)
+                    with self._opened.open(member) as text:
+                        contents.keep_text(name, text.read, member.file_size, most)
                 except _BROKEN as error:
                     contents.problems.append(_broken(number, name, error))
         return contents
 
     def read(self, wanted: Container[int]) -> Iterator[tuple[int, bytes | BadRow]]:
-        for number, member in enumerate(self._zip.infolist(), 1):
+        for number, member in enumerate(self._members(), 1):
             if number not in wanted:
                 continue
             if member.file_size > LARGEST_PICTURE_BYTES:
@@ -210,7 +236,7 @@ class Zip(Archive):
                 continue
             try:
                 # Of its own size at most: zipfile reads no further than that.
-                yield number, self._zip.read(member)
+                yield number, self._opened.read(member)
             except _BROKEN as error:
                 yield number, _broken(number, self._name(member), error)
 
@@ -219,8 +245,14 @@ class Zip(Archive):
             return member.filename
         return member.filename.encode("cp437", "replace").decode(self._encoding, "replace")
 
+    @property
+    def _opened(self) -> zipfile.ZipFile:
+        assert self._zip is not None
+        return self._zip
+
     def close(self) -> None:
-        self._zip.close()
+        if self._zip is not None:
+            self._zip.close()
         self._file.close()
 
 
@@ -240,7 +272,8 @@ class Tar(Archive):
         for number, member, tar in self._members():
             if number % 200 == 1:
                 progress(self._file.tell(), self._packed)
-            if most and (number > most or contents.unpacked > most * 2**14):
+            # Before the next one is asked for: what lies between is unpacked.
+            if most and (number > most or contents.unpacked + member.size > HEAD_UNPACKED_BYTES):
                 contents.whole = False
                 break
             name = _decoded(member.name.encode("utf-8", "surrogateescape"))
@@ -254,7 +287,7 @@ class Tar(Archive):
             if contents.take(number, name, member.size) and suffix(name) in TEXT_SUFFIXES:
                 text = tar.extractfile(member)
                 if text is not None:
-                    contents.keep_text(name, text.read, member.size)
+                    contents.keep_text(name, text.read, member.size, most)
         return contents
 
     def read(self, wanted: Container[int]) -> Iterator[tuple[int, bytes | BadRow]]:
@@ -272,7 +305,7 @@ class Tar(Archive):
         # Unlike tarfile's own way this says if a compressed file is cut or changed.
         plain: Any = gzip.GzipFile(fileobj=self._file) if self._compressed else self._file
         try:
-            with tarfile.open(fileobj=plain, mode="r|", errors="surrogateescape") as tar:
+            with tarfile.open(fileobj=plain, mode="r|", errors="surrogateescape", tarinfo=_Member) as tar:
                 for number, member in enumerate(tar, 1):
                     yield number, member, tar
                     # It would keep them all.
@@ -285,6 +318,22 @@ class Tar(Archive):
 
     def close(self) -> None:
         self._file.close()
+
+
+class _Member(tarfile.TarInfo):
+    """Its long names and other notes are read into memory, whatever length they claim to have."""
+
+    def _proc_pax(self, tar: tarfile.TarFile) -> Any:
+        self._limit()
+        return super()._proc_pax(tar)  # type: ignore[misc]
+
+    def _proc_gnulong(self, tar: tarfile.TarFile) -> Any:
+        self._limit()
+        return super()._proc_gnulong(tar)  # type: ignore[misc]
+
+    def _limit(self) -> None:
+        if self.size > _LONGEST_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {self.size} bytes")
 
 
 class Folder(Archive):
@@ -306,6 +355,8 @@ class Folder(Archive):
         for here, folders, files, descriptor in os.fwalk(".", dir_fd=self._descriptor, follow_symlinks=False):
             folders[:] = sorted(name for name in folders if not is_junk(name))
             for file in sorted(files):
+                if most and number >= most:
+                    break
                 number += 1
                 name = (PurePosixPath(here) / file).as_posix()
                 self._names.append(name)
@@ -325,7 +376,7 @@ class Folder(Archive):
                     text = self._open(name)
                     if text is not None:
                         with text:
-                            contents.keep_text(shown, text.read, found.st_size)
+                            contents.keep_text(shown, text.read, found.st_size, most)
             if most and number >= most:
                 contents.whole = False
                 break

@@ -65,6 +65,7 @@ class Rows:
     files: list[str] = field(default_factory=list)
     out: int = 0  # rows of the test split, which are not here
     unnamed: list[tuple[int, int]] = field(default_factory=list)  # store and member of pictures that no line names
+    order: list[str] = field(default_factory=list)  # of the labels, if a file says it
     others: int = 0  # members that are neither pictures nor label files
 
     def __len__(self) -> int:
@@ -84,12 +85,15 @@ def look(
 ) -> tuple[list[Archive], list[Store], list[tuple[str, str, bytes]]]:
     """What lies in the archives, and the label files beside them: name, split and body. Raises Unreadable."""
     archived, stores, beside = [], [], []
+    whole = True
     for source in sources:
         if archives.suffix(source.name) in archives.TEXT_SUFFIXES:
             file = source.file or source.path.open("rb")
             with file:
-                body = file.read(archives.LARGEST_LIST_BYTES + 1)
-            if len(body) > archives.LARGEST_LIST_BYTES:
+                body = file.read((archives.HEAD_TEXT_BYTES if most else archives.LARGEST_LIST_BYTES) + 1)
+            if most and len(body) > archives.HEAD_TEXT_BYTES:
+                body, whole = body[: body.rfind(b"\n") + 1], False
+            elif len(body) > archives.LARGEST_LIST_BYTES:
                 raise Unreadable("A label file may have %(limit)s at most.", limit="256 MiB")
             beside.append((source.name, source.split, body))
             continue
@@ -103,6 +107,7 @@ def look(
     # Of an archive and label files of train and dev, the archive is of both.
     if len(stores) == 1 and beside:
         stores[0].split = ""
+    stores[0].contents.whole &= whole
     return archived, stores, beside
 
 
@@ -232,6 +237,7 @@ def _by_lists(
     used = [bytearray(len(store.contents.names)) for store in stores]
     labels = set(reading.labels)
     names = label_names(_text_of(how.label_names, stores, beside)) if how.label_names else {}
+    rows.order = list(dict.fromkeys(names.values()))
     for file, one in enumerate(lists):
         for number, line, bad in _lines(one.body):
             path, said = "", ""

@@ -16,7 +16,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def check(
             outcome.content_hash = made.write(scratch, target, writer, outcome.statistics, stage)
         finally:
             writer.close()
-        outcome.labels = list(reading.labels) or sorted(made.labels) if reading.kind == "images" else []
+        outcome.labels = made.ordered_labels() if reading.kind == "images" else []
         outcome.splits = dict(outcome.statistics["rows"])
 
 
@@ -206,9 +206,14 @@ class _Check:
         self._said_of = np.fromiter(
             (known.setdefault(rows.said[row], len(known)) for row in self._row), np.int64, len(self._row)
         )
-        strata = [self._said_of == known[label] for label in sorted(known)] if self.said == "label" else [True]
+        of_label = (self._said_of == known[label] for label in sorted(known))
+        strata = of_label if self.said == "label" else iter([True])
         self.codes = set_apart(np.frombuffer(rows.split, np.uint8)[self._row], strata, self.reading)
         return True
+
+    def ordered_labels(self) -> list[str]:
+        ordered = list(self.reading.labels) or [label for label in self.rows.order if label in self.labels]
+        return ordered + sorted(set(self.labels) - set(ordered))
 
     # --- what is wrong with them -------------------------------------------------------------
 
@@ -475,7 +480,8 @@ class _Check:
         name, place, size, said = self._line(at)
         shown = place
         if place[1] > THUMBNAIL_FROM_BYTES:
-            shown = writer.add(thumbnail(writer.read(*place), THUMBNAIL_SIDE))
+            with suppress(NoPicture):
+                shown = writer.add(thumbnail(writer.read(*place), THUMBNAIL_SIDE))
         return {
             "id": printable(name, 200),
             self.said: printable(said, 200),

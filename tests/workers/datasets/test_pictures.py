@@ -144,7 +144,7 @@ def test_a_list_names_pictures_and_a_file_names_the_labels(checked: Any, tmp_pat
     assert (kind, how.layout, how.label_names) == ("images", "lists", "label_list.txt")
     assert [(one.name, one.split) for one in how.lists] == [("train_list.txt", "train"), ("val_list.txt", "dev")]
     outcome = checked(("a.zip", body), reading=Reading(kind=kind, images=how))
-    assert outcome.labels == ["狗", "猫"] and outcome.splits == {"train": 8, "dev": 2}
+    assert outcome.labels == ["猫", "狗"] and outcome.splits == {"train": 8, "dev": 2}
     assert rows_of(tmp_path, "dev")[0]["label"] == "猫"
 
 
@@ -346,6 +346,28 @@ def test_a_bomb_is_refused_before_it_is_unpacked(checked: Any, monkeypatch: pyte
     for name, body in (("a.zip", zipped(bomb)), ("a.tar.gz", tarred(bomb))):
         texts = found(checked((name, body)))
         assert list(texts) == ["Unpacked it has more than 200 times its size: that is no archive of pictures."]
+
+
+def test_a_name_that_would_fill_memory_is_refused(checked: Any) -> None:
+    name = tarfile.TarInfo("././@LongLink")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 3 * 2**20
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w:gz") as archive:
+        archive.addfile(name, io.BytesIO(b"x" * name.size))
+    assert "a header of 3145728 bytes" in str(found(checked(("a.tar.gz", body.getvalue()))))
+
+
+def test_a_look_at_the_beginning_unpacks_no_more_than_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "HEAD_UNPACKED_BYTES", 2**20)
+    monkeypatch.setattr(archives, "HEAD_DIRECTORY_BYTES", 1000)
+    files = {**by_folder(2), "cat/large.bmp": b"\0" * 2**21, "dog/after.png": png(9)}
+    for name, body, names in (("a.tar.gz", tarred(files), list(files)[:4]), ("a.zip", zipped(by_folder()), [])):
+        (tmp_path / name).write_bytes(body)
+        archive = archives.opened(Source(tmp_path / name, name))
+        contents = archive.look(most=100)
+        assert not contents.whole and contents.names == names
+        assert archive.look().whole
+        archive.close()
 
 
 def test_too_many_members_are_refused(checked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
