@@ -290,8 +290,15 @@ def _row(row: Any) -> dict[str, Any]:
     return {
         str(name)[:100]: value[:_MOST_CHARACTERS] if isinstance(value, str) else value
         for name, value in list(row.items())[:_MOST_COLUMNS]
-        if value is None or isinstance(value, str | int | float) or _is_text_with_spans(value)
+        if value is None or isinstance(value, str | int | float) or _is_text_with_spans(value) or _is_place(value)
     }
+
+
+def _is_place(value: Any) -> bool:
+    """[offset, bytes] of a picture."""
+    return (
+        isinstance(value, list) and len(value) == 2 and all(type(part) is int and 0 <= part < 2**60 for part in value)
+    )
 
 
 def _is_text_with_spans(value: Any) -> bool:

@@ -315,8 +315,8 @@ def test_the_worst_dev_rows_are_kept_and_their_texts_are_in_no_event(
     turn()
     supervisor.run()
     rows = [
-        {"row": 7, "loss": "nan", "text": "很差" * 2000, "probability": "nan", "nested": {"no": 1}},
-        {"row": 3, "loss": 2.5, "text": "好", "probability": 0.9, "known": None},
+        {"row": 7, "loss": "nan", "text": "很差" * 2000, "probability": "nan", "nested": {"no": 1}, "image": [-1, 3]},
+        {"row": 3, "loss": 2.5, "text": "好", "probability": 0.9, "known": None, "image": [120, 45]},
     ]
     supervisor.event("worst", step=8, of=21, rows=rows)
     turn()
