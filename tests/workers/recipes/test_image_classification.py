@@ -644,6 +644,7 @@ def test_one_rank_with_twice_the_batch_does_the_same_as_two_ranks(
 ) -> None:
     """Where nothing is normalised over a rank's batch; BatchNorm is, and differs."""
     options: dict[str, Any] = {
+        "export": False,
         "data": pictures, "recipe": "image_classification", "model": sizes, "augmentation": {"crop": "none"},
         "optimizer": {"learning_rate": 1e-4},
     }  # fmt: skip

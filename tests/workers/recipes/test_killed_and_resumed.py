@@ -45,7 +45,7 @@ def test_killed_eight_times_a_run_ends_bit_for_bit_as_the_undisturbed_one(
     def attempt(name: str, **more: Any) -> Attempt:
         return make_attempt(tmp_path / name, tmp_path / "data", recipe=recipe, world=WORLD, **more, **options)
 
-    undisturbed = Ranks(zygote, attempt("undisturbed"), {}).wait()
+    undisturbed = Ranks(zygote, attempt("undisturbed"), {}, export=False).wait()
     assert undisturbed.outcome()["end_reason"] == "completed", undisturbed.log()
 
     draw = random.Random(f"eight times {recipe}")
@@ -58,7 +58,7 @@ def test_killed_eight_times_a_run_ends_bit_for_bit_as_the_undisturbed_one(
         lives.append(life)
         # What the next attempt starts from: the newest that has its name, of this attempt or of an earlier one.
         checkpoint = next(iter(reversed(life.checkpoints())), checkpoint)
-    last = Ranks(zygote, attempt("last", start_from=checkpoint), {}).wait()
+    last = Ranks(zygote, attempt("last", start_from=checkpoint), {}, export=False).wait()
     assert last.outcome()["end_reason"] == "completed", last.log()
     lives.append(last)
 

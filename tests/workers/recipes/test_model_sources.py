@@ -14,15 +14,20 @@ import paddle
 import pytest
 from paddlenlp.transformers import ErnieForSequenceClassification, ErnieTokenizer
 
-from tests.workers.trainer.conftest import Attempt, Ranks, make_attempt
+from tests.workers.recipes.examples import write_texts
+from tests.workers.trainer.conftest import Attempt, Ranks, Zygote, make_attempt
 from workers.recipes.text_classification import export, predict
 
 SCRATCH = {"source": "scratch"}
 
 
-@pytest.fixture
-def trained(train: Any) -> Attempt:
-    return train("trained", training={"max_steps": 60}, optimizer={"learning_rate": 5e-3})
+@pytest.fixture(scope="module")
+def trained(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Attempt:
+    """Its folder is only read."""
+    path = tmp_path_factory.mktemp("trained")
+    write_texts(path / "words")
+    options = {"training": {"max_steps": 60}, "optimizer": {"learning_rate": 5e-3}}
+    return Ranks(zygote, make_attempt(path / "run", path / "words", **options), {}).wait()
 
 
 def refused(train: Any, environment: dict[str, str] | None = None, **model: Any) -> str:
@@ -95,7 +100,7 @@ def test_another_job_starts_from_the_exported_weights(
     }
     attempt = make_attempt(tmp_path / "second", dataset, **options)
     shutil.copytree(trained.folder.artifacts / "model", attempt.folder.model)
-    Ranks(zygote, attempt, {}).wait()
+    Ranks(zygote, attempt, {}, export=False).wait()
     accuracy = attempt.events("evaluation")[-1]["metrics"]["accuracy"]
     assert accuracy == max(line["metrics"]["accuracy"] for line in trained.events("evaluation"))
     assert attempt.outcome()["end_reason"] == "completed"
@@ -106,6 +111,7 @@ def test_a_folder_below_a_model_root_is_loaded(trained: Attempt, train: Any, tmp
     shutil.copytree(trained.folder.artifacts / "model", root / "ernie" / "tiny")
     attempt = train(
         "from-folder",
+        export=False,
         model={"source": "folder", "folder": "ernie/tiny"},
         environment={"MODEL_ROOTS": f"{tmp_path / 'none'},{root}"},
     )
@@ -137,6 +143,7 @@ def test_pickled_weights_are_read_only_where_staff_allows_it(train: Any, trained
     assert "ALLOW_PICKLE_MODELS=true" in refused(train, environment, source="folder", folder="pickled")
     allowed = train(
         "allowed",
+        export=False,
         model={"source": "folder", "folder": "pickled"},
         environment={**environment, "ALLOW_PICKLE_MODELS": "true"},
     )

@@ -189,7 +189,12 @@ def test_without_normalisation_a_poisoned_value_is_skipped_and_named(train: Any,
 
 
 def test_one_rank_with_twice_the_batch_does_the_same_as_two_ranks(train: Any, sequences: Path) -> None:
-    options: dict[str, Any] = {"data": sequences, "recipe": "sequences", "regularisation": {"dropout": 0.0}}
+    options: dict[str, Any] = {
+        "export": False,
+        "data": sequences,
+        "recipe": "sequences",
+        "regularisation": {"dropout": 0.0},
+    }
     one = train("one", world=1, training={"batch_size": 12, "max_steps": 7}, **options)
     two = train("two", world=2, training={"batch_size": 6, "max_steps": 7}, **options)
     for a, b in zip(one.steps(), two.steps(), strict=True):

@@ -136,6 +136,7 @@ class Ranks:
         environment: dict[str, str],
         module: str = "workers.trainer.__main__",
         folders: list[Path] | None = None,
+        export: bool = True,
     ) -> None:
         self.zygote, self.attempt = zygote, attempt
         holders = [socket.socket() for _ in range(attempt.world + 1)]
@@ -150,6 +151,7 @@ class Ranks:
                     "module": module,
                     "folder": str(folders[rank] if folders else attempt.folder.path),
                     "log": str(attempt.folder.log(rank)),
+                    "export": export,
                     "environment": {
                         "PADDLE_TRAINER_ID": str(rank),
                         "PADDLE_TRAINERS_NUM": str(attempt.world),
@@ -228,7 +230,13 @@ def dataset(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def begin(zygote: Zygote, tmp_path: Path, dataset: Path) -> Start:
+def exports() -> bool:
+    """Whether runs export their model, unless they are asked otherwise. Few tests look at it."""
+    return False
+
+
+@pytest.fixture
+def begin(zygote: Zygote, tmp_path: Path, dataset: Path, exports: bool) -> Start:
     """Start ranks: begin("name", world=2, training={…}) -> Ranks."""
 
     def begin(
@@ -237,11 +245,12 @@ def begin(zygote: Zygote, tmp_path: Path, dataset: Path) -> Start:
         world: int = 1,
         data: Path | None = None,
         environment: dict[str, str] | None = None,
+        export: bool = exports,
         **changes: Any,
     ) -> Ranks:
         changes = {("data" if group == "columns" else group): value for group, value in changes.items()}
         attempt = make_attempt(tmp_path / name, data or dataset, world=world, **changes)
-        return Ranks(zygote, attempt, environment or {})
+        return Ranks(zygote, attempt, environment or {}, export=export)
 
     return begin
 

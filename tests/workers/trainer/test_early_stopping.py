@@ -67,7 +67,7 @@ def test_of_an_error_less_is_better(in_process: Any, results: list[float]) -> No
 
 
 def test_all_ranks_leave_at_the_same_step_and_the_model_is_exported(train: Any) -> None:
-    run = train("two", world=2, early_stopping={"patience": 2, "min_delta": 1.0}, **EVERY_STEP)
+    run = train("two", world=2, export=True, early_stopping={"patience": 2, "min_delta": 1.0}, **EVERY_STEP)
     assert run.exit_codes == [0, 0]
     assert [len(run.steps(rank)) for rank in (0, 1)] == [3, 3]
     assert run.outcome()["end_reason"] == "completed"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file
 
 from tests.workers.recipes.examples import write_texts
@@ -52,6 +53,7 @@ def facts(attempt: Attempt, rank: int = 0) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.slow  # every recipe does, see recipes/test_killed_and_resumed.py; this one with two more settings
 def test_after_sigkill_the_run_ends_bit_for_bit_as_the_undisturbed_one(begin: Start, train: Any) -> None:
     undisturbed = train("undisturbed", world=2, **LONG)
     killed = begin("killed", world=2, **LONG).until_step(20).kill()
@@ -67,7 +69,7 @@ def test_after_sigkill_the_run_ends_bit_for_bit_as_the_undisturbed_one(begin: St
 
 
 def test_the_averaged_weights_are_what_is_evaluated_kept_as_best_and_exported(train: Any) -> None:
-    attempt = train("averaged", optimizer={"ema_memory": 0.5, "learning_rate": 1e-2})
+    attempt = train("averaged", export=True, optimizer={"ema_memory": 0.5, "learning_rate": 1e-2})
     average, own, best = attempt.final("average"), attempt.final(), attempt.final("best")
     assert average.keys() <= own.keys()
     assert all(best[name].tobytes() == value.tobytes() for name, value in average.items())

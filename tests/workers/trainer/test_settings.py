@@ -162,8 +162,8 @@ def before(path: Path, dataset: Path, others: dict[str, dict[str, Any]]) -> dict
     key = json.dumps(others, sort_keys=True)
     if key not in _before:
         _before[key] = observed(path / "before", dataset, others)
-        again = observed(path / "again", dataset, others)
-        assert _before[key] == again, "a run repeats exactly"
+        if len(_before) == 1:
+            assert _before[key] == observed(path / "again", dataset, others), "a run repeats exactly"
     return _before[key]
 
 

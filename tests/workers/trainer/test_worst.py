@@ -21,7 +21,9 @@ from workers.trainer.task import Batch
 
 def test_they_are_the_rows_of_the_dev_file_with_the_best_weights(tmp_path: Path, train: Any) -> None:
     write_texts(tmp_path / "data", dev=30)
-    run = train("run", data=tmp_path / "data", training={"max_steps": 30}, checkpoints={"evaluate_every_steps": 10})
+    run = train(
+        "run", export=True, data=tmp_path / "data", training={"max_steps": 30}, checkpoints={"evaluate_every_steps": 10}
+    )
     (said,) = run.events("worst")
     best = [line for line in run.events("evaluation") if line["best"]][-1]
     assert said["of"] == len(said["rows"]) == 30 and said["step"] == best["step"]
@@ -36,14 +38,6 @@ def test_they_are_the_rows_of_the_dev_file_with_the_best_weights(tmp_path: Path,
         assert (row["text"], row["label"]) == (there["text"], there["label"])
         chance = row["probability"] if row["label"] == row["predicted"] else 1 - row["probability"]
         assert row["loss"] == pytest.approx(-math.log(chance), rel=1e-3)
-
-
-def test_they_are_told_when_it_is_finished_early_too(begin: Any) -> None:
-    ranks = begin("early", world=2, training={"max_steps": 5000, "epochs": 1000}).until_step(3)
-    ranks.attempt.ask(Control(leave=Request.FINISH))
-    run = ranks.wait()
-    assert run.outcome()["end_reason"] == "finished_early" and len(run.events("worst")) == 1
-    assert {line["name"] for line in run.events("artifact")} >= {"model", "inference"}
 
 
 def _found(each: list[float], asked: Request | None = None, text: str = "t") -> Any:

@@ -2,7 +2,8 @@
 
 Importing Paddle and PaddleNLP takes 5 to 11 seconds per process; forking after it works on CPU.
 Requests and answers are lines of JSON on stdin and stdout; a rank is the real
-`workers.trainer.__main__.main`, with its own environment, log and exit status.
+`workers.trainer.__main__.main`, with its own environment, log and exit status; without "export", the
+export is left out, which takes longer than all the rest of a small run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 import traceback
+from typing import Any
 
 
 def rank(request: dict) -> None:
@@ -19,6 +21,8 @@ def rank(request: dict) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update(request["environment"])
+    if not request["export"]:
+        finish.finish = lambda run, reason: reason
     main = importlib.import_module(request.get("module", "workers.trainer.__main__")).main
 
     code = 70
@@ -31,12 +35,16 @@ def rank(request: dict) -> None:
     os._exit(code)
 
 
+finish: Any = None  # the module, once Paddle is there
+
+
 def serve() -> None:
+    global finish
     import paddle  # noqa: F401
     import paddlenlp.transformers  # noqa: F401
 
-    import workers.trainer.finish
     import workers.trainer.start  # noqa: F401
+    from workers.trainer import finish
 
     print(json.dumps("ready"), flush=True)
     children: dict[int, int] = {}
