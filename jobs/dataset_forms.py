@@ -269,6 +269,24 @@ class SequencesForm(_DescriptionForm):
             "Names the sequence that a row belongs to. A sequence is never divided between the splits."
         ),
     )
+    window = forms.IntegerField(
+        min_value=0,
+        max_value=10_000,
+        required=False,
+        label=gettext_lazy("Window"),
+        help_text=gettext_lazy(
+            "Time steps. Cuts long sequences into windows, or all rows if no column says of which sequence they are; empty or 0: not."
+        ),
+    )
+    stride = forms.IntegerField(
+        min_value=0,
+        max_value=10_000,
+        required=False,
+        label=gettext_lazy("Stride"),
+        help_text=gettext_lazy(
+            "Time steps from one window to the next; empty or 0: its length. The end of the time is for evaluation."
+        ),
+    )
     order_column = forms.CharField(
         max_length=100,
         required=False,
@@ -330,7 +348,13 @@ class SequencesForm(_DescriptionForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
-        if cleaned.get("layout") == "steps" and not cleaned.get("id_column"):
+        window = cleaned["window"] = cleaned.get("window") or 0
+        cleaned["stride"] = cleaned.get("stride") or 0
+        if cleaned.get("layout") == "steps" and window == 1:
+            self.add_error("window", _("A window needs two time steps at least."))
+        if cleaned.get("layout") == "steps" and window and cleaned.get("target") != "none":
+            self.add_error("target", _("Windows have no target of their own: a model can predict their next values."))
+        if cleaned.get("layout") == "steps" and not cleaned.get("id_column") and not window:
             self.add_error("id_column", _("Where a row is a time step, a column must say of which sequence it is."))
         if cleaned.get("target") in ("number", "label") and not cleaned.get("target_column"):
             self.add_error("target_column", _("Choose the column that has it."))
@@ -345,7 +369,7 @@ class SequencesForm(_DescriptionForm):
     def reading(self) -> Reading:
         given = {name: value for name, value in self.cleaned_data.items() if name in SequenceReading.model_fields}
         if given["layout"] != "steps":
-            given["order_column"] = ""
+            given |= {"order_column": "", "window": 0, "stride": 0}
         if given["target"] == "none":
             given["target_column"] = ""
         return super().reading().model_copy(update={"sequences": SequenceReading(**given)})

@@ -55,7 +55,20 @@ class SequenceReading(_Frozen):
         description="a row is a time step, and a column says of which sequence; or a row is a sequence, of which either "
         "columns are the time steps, or a column has all values as a JSON list",
     )
-    id_column: str = Field("", max_length=100, description="of the sequence; needed where a row is a time step")
+    id_column: str = Field(
+        "",
+        max_length=100,
+        description="of the sequence; needed where a row is a time step, unless all are of one that is cut",
+    )
+    window: int = Field(
+        0,
+        ge=0,
+        le=10_000,
+        description="where a row is a time step: sequences are cut into so many time steps each; 0: not",
+    )
+    stride: int = Field(
+        0, ge=0, le=10_000, description="from the beginning of a window to that of the next; 0: its length"
+    )
     order_column: str = Field(
         "", max_length=100, description="time steps by this number or time; empty: as in the file"
     )

@@ -30,6 +30,8 @@ TOKEN_NAMES = ("tokens", "words", "chars", "characters", "词", "字")
 TAG_NAMES = ("tags", "ner_tags", "bio_tags", "labels", "ner", "pos_tags", "pos", "标签", "标注")
 ENTITY_NAMES = ("entities", "spans", "label", "实体")
 _SPLIT_NAMES = ("split", "set", "partition", "数据集", "划分")
+# Of a single long sequence, for a start.
+WINDOW = 40
 # So many columns of numbers in a row are the time steps of one feature.
 FEWEST_STEPS = 8
 
@@ -66,6 +68,8 @@ def sequences(look: Look, *, asked: bool = False) -> SequenceReading | None:
     numbered = [column for column in numeric if re.fullmatch(r".*\d", column)]
     if len(numbered) >= FEWEST_STEPS and len({re.sub(r"\d+$", "", column) for column in numbered}) == 1:
         return SequenceReading(layout="columns", features=numbered, **common)
+    if numeric and asked and not id_column and not target_column:
+        return SequenceReading(layout="steps", order_column=order_column, features=numeric, window=WINDOW, **common)
     if numeric and (id_column or asked):
         return SequenceReading(layout="steps", order_column=order_column, features=numeric, **common)
     return None

@@ -32,6 +32,7 @@ MOST_LABELS = 1000
 HISTOGRAM_BINS = 24
 # Larger than this float16 cannot hold, and a largest value so many times the 99th percentile is a heavy tail.
 HALF_MOST, HEAVY_TAIL = 65504.0, 20.0
+MOST_STEPS = 50_000_000  # of all windows
 WIDE_FEATURE = "value"  # what the values are called where columns are the time steps
 _SAMPLE_STEPS = 12
 _DEV = {"dev", "valid", "validation", "val", "eval", "验证", "验证集", "开发集"}
@@ -127,8 +128,13 @@ class _Rows:
             raise Unreadable("No column was chosen as a feature.")
         if len(self.features) > MOST_FEATURES:
             raise Unreadable("There are more than %(limit)d features.", limit=MOST_FEATURES)
-        if self.how.layout == "steps" and not self.how.id_column:
+        self.window = self.how.window if self.how.layout == "steps" else 0
+        if self.how.layout == "steps" and not self.how.id_column and not self.window:
             raise Unreadable("Where a row is a time step, a column must say of which sequence it is.")
+        if self.window and self.said:
+            raise Unreadable(
+                "Windows of a long sequence have no target of their own: choose none, and predict next values."
+            )
         if self.said and not self.how.target_column:
             raise Unreadable("No column was chosen as the target.")
         self.values = [array("d") for _ in self.features]
@@ -161,13 +167,15 @@ class _Rows:
             if column and column not in values:
                 shown = ", ".join(map(str, values)) or "—"
                 return problem("Rows without the column “%(column)s”: %(count)d.", number, shown, column=column)
-        name = str(values[how.id_column]).strip() if how.id_column else str(number)
+        name = str(values[how.id_column]).strip() if how.id_column else ("1" if self.window else str(number))
         if not name or values.get(how.id_column, "") is None:
             return problem("Rows that do not say of which sequence they are: %(count)d.", number)
-        known = self.index.get((given, name))
+        # A series that is cut into windows may have parts for training and for evaluation.
+        part = str(values.get(self.reading.split_column, "")) if self.window and self.reading.split_column else ""
+        known = self.index.get((given or part, name))
         if known is None or how.layout != "steps":
             known = len(self.sequences)
-            self.index[given, name] = known
+            self.index[given or part, name] = known
             self.sequences.append(_Sequence(printable(name, 200), file, number))
         sequence = self.sequences[known]
         bad = self._whole(sequence, row, given)
@@ -342,7 +350,51 @@ class _Rows:
                     column=self.how.order_column,
                     count=len(same),
                 )
+        if self.window:
+            stride = self.how.stride or self.window
+            return windows(found, self.window, stride, self.reading.dev_fraction, self.findings)
         return found
+
+
+def windows(found: Found, length: int, stride: int, dev_fraction: float, findings: Findings) -> Found:
+    """Each sequence cut into windows. Where nothing says the split, the end of each is for evaluation: windows overlap, and what
+    comes later is what a model is asked for. Those across the border are left out, and so is what is shorter than one."""
+    chosen: list[tuple[int, _Sequence]] = []
+    across = short = 0
+    for sequence, begin, size in zip(found.sequences, found.begins.tolist(), found.lengths.tolist(), strict=False):
+        border = size - round(size * dev_fraction)
+        short += size < length
+        for at in range(0, size - length + 1, stride):
+            split = sequence.split
+            if split == OPEN:
+                split = TRAIN if at + length <= border else DEV if at >= border else OUT
+                if split == OUT:
+                    across += 1
+                    continue
+            name = f"{at + 1}–{at + length}" if len(found) == 1 else f"{sequence.id} {at + 1}–{at + length}"
+            chosen.append((begin + at, _Sequence(name, sequence.file, sequence.number, split=split)))
+    if len(chosen) * length > MOST_STEPS:
+        raise Unreadable(
+            "The windows have %(count)d time steps in all, more than %(limit)d: take a larger stride.",
+            count=len(chosen) * length,
+            limit=MOST_STEPS,
+        )
+    if short:
+        findings.found_warning(
+            "Sequences that are shorter than a window of %(window)d time steps, and left out: %(count)d.",
+            window=length,
+            count=short,
+        )
+    if across:
+        findings.found_note(
+            "Windows across the border between training and evaluation, which are left out: %(count)d.", count=across
+        )
+    if not chosen:
+        raise Unreadable("No window of %(window)d time steps can be cut: all sequences are shorter.", window=length)
+    starts = np.array([start for start, _sequence in chosen])
+    steps = (starts[:, None] + np.arange(length)).ravel()
+    begins = np.arange(len(chosen) + 1) * length
+    return Found(found.features, found.values[steps], begins, [one for _start, one in chosen], found.names)
 
 
 def _as_number(given: Any) -> float | None:

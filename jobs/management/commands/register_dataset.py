@@ -43,6 +43,10 @@ class Command(BaseCommand):
         of_sequences.add_argument("--features", help="columns, with commas between")
         of_sequences.add_argument("--target", choices=["number", "label", "none"])
         of_sequences.add_argument("--target-column")
+        of_sequences.add_argument(
+            "--window", type=int, help="time steps; cuts long sequences, or all rows without --id-column"
+        )
+        of_sequences.add_argument("--stride", type=int, help="from one window to the next")
         of_tokens = parser.add_argument_group("of tokens with tags")
         of_tokens.add_argument("--tokens-column", help="of CoNLL its number")
         of_tokens.add_argument("--tags-column")

@@ -58,6 +58,8 @@ def test_a_file_of_time_steps_is_recognised_and_its_description_can_be_changed(p
         ({"features": "amount, much"}, "There is no column “much”"),
         ({"id_column": ""}, "a column must say of which sequence it is"),
         ({"target_column": ""}, "Choose the column that has it"),
+        ({"window": "40"}, "Windows have no target of their own"),
+        ({"window": "1", "target": "none"}, "A window needs two time steps"),
         ({"features": "amount, label"}, "“label” cannot be a feature"),
     ):
         answer = people.owner.post(url, DESCRIBED | wrong)
@@ -66,7 +68,17 @@ def test_a_file_of_time_steps_is_recognised_and_its_description_can_be_changed(p
     dataset.refresh_from_db()
     assert (dataset.state, dataset.kind) == ("checking", "sequences")
     how = Reading.model_validate(dataset.reading).sequences
-    assert how.features == ["amount", "gap"] and how.order_column == "day"
+    assert how.features == ["amount", "gap"] and how.order_column == "day" and how.window == 0
+
+
+def test_a_series_without_a_sequence_column_is_cut_into_windows(people: People) -> None:
+    send(people.owner, begin(people.owner, body=STEPS).json()["uploads"][0], STEPS)
+    dataset = Dataset.objects.get()
+    form = {**DESCRIBED, "id_column": "", "target": "none", "window": "10", "stride": "5"}
+    assert people.owner.post(f"/datasets/{dataset.pk}/describe/", form).status_code == 302
+    dataset.refresh_from_db()
+    how = Reading.model_validate(dataset.reading).sequences
+    assert (how.id_column, how.window, how.stride) == ("", 10, 5)
 
 
 def test_known_names_are_guessed_and_many_columns_are_written_short(people: People) -> None:

@@ -181,3 +181,53 @@ def test_a_description_that_cannot_work_is_refused_in_words() -> None:
     ):
         with pytest.raises(Unreadable, match=text):
             _Rows(reading(how), Findings(), [])
+
+
+# --- a long series, cut into windows ---------------------------------------------------------
+
+SERIES = "t,x\n" + "".join(f"{99 - i},{99 - i}\n" for i in range(100))  # the newest first
+CUT = SequenceReading(order_column="t", features=["x"], window=10, stride=5)
+
+
+def test_a_series_without_a_sequence_column_is_cut_into_windows_and_its_end_is_for_evaluation(
+    checked: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    outcome: Outcome = checked(SERIES, reading=reading(CUT))
+    assert outcome.fit and outcome.splits == {"train": 14, "dev": 4}
+    train, dev = (
+        [json.loads(line)["features"]["x"] for line in (tmp_path / f"target/{split}.jsonl").read_text().splitlines()]
+        for split in ("train", "dev")
+    )
+    assert train[0] == list(range(10)) and train[1] == list(range(5, 15)) and train[-1] == list(range(65, 75))
+    assert dev[0] == list(range(75, 85)) and dev[-1] == list(range(90, 100))
+    assert {"1–10", "6–15", "91–100"} <= {row["id"] for row in written(tmp_path)}
+    said = found(outcome)
+    assert "Windows across the border between training and evaluation, which are left out: 1." in said
+    apart = checked(SERIES, reading=reading(CUT.model_copy(update={"stride": 0})))
+    assert apart.splits == {"train": 7, "dev": 2}
+
+
+def test_several_series_are_cut_each_and_may_say_their_split_step_by_step(checked: Any, tmp_path: Path) -> None:  # noqa: F811
+    body = "id,x,split\n" + "".join(f"{name},{t},{'dev' if t > 19 else 'train'}\n" for name in "ab" for t in range(30))
+    how = SequenceReading(id_column="id", features=["x"], window=10)
+    outcome = checked(body + "c,1,train\n", reading=reading(how, split_column="split"))
+    assert outcome.splits == {"train": 4, "dev": 2}
+    assert {row["id"] for row in written(tmp_path)} == {"a 1–10", "a 11–20", "b 1–10", "b 11–20"}
+    assert any("shorter than a window of 10 time steps, and left out: 1." in text for text in found(outcome))
+
+
+def test_windows_that_cannot_be_are_refused(checked: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    long = CUT.model_copy(update={"window": 200})
+    assert any("No window of 200 time steps" in text for text in found(checked(SERIES, reading=reading(long))))
+    target = CUT.model_copy(update={"target": "number", "target_column": "x"})
+    assert any("no target of their own" in text for text in found(checked(SERIES, reading=reading(target))))
+    monkeypatch.setattr("workers.datasets.sequences.MOST_STEPS", 100)
+    assert any("take a larger stride" in text for text in found(checked(SERIES, reading=reading(CUT))))
+
+
+def test_who_says_that_a_series_is_one_gets_a_window() -> None:
+    seen = look(io.BytesIO(b"date,amount\n2026-01-01,1\n2026-01-02,2\n"), "x.csv")
+    how = guess.sequences(seen, asked=True)
+    assert how is not None and (how.order_column, how.features, how.window) == ("date", ["amount"], guess.WINDOW)
+    assert guess.sequences(seen) is None
