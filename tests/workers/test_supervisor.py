@@ -483,6 +483,7 @@ def test_data_and_weights_are_copied_to_the_run_folder_first(host: Host) -> None
     storage = host.config.storage_root
     (storage / "datasets/d").mkdir(parents=True)
     (storage / "datasets/d/train.jsonl").write_text('{"text": "a"}\n')
+    (storage / "datasets/d/images.bin").write_bytes(b"pictures")
     (storage / "artifacts/x/model").mkdir(parents=True)
     (storage / "artifacts/x/model/weights").write_text("w")
     first = host.start([{"do": "steps", "n": 7}, {"do": "checkpoint"}])
@@ -496,6 +497,7 @@ def test_data_and_weights_are_copied_to_the_run_folder_first(host: Host) -> None
         start_from=CheckpointRef(key=published["key"], step=7, applied=7),
     ).running()
     assert (second.folder.dataset / "train.jsonl").read_text() == '{"text": "a"}\n'
+    assert (second.folder.dataset / "images.bin").read_bytes() == b"pictures"
     assert (second.folder.model / "weights").read_text() == "w"
     assert second.steps()[0]["step"] == 8
     second.ask(Request.CANCEL)
