@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,12 @@ from tests.jobs.test_device_samples import line, take
 from tests.scripted.recipe import RECIPE
 from workers.config import Config
 from workers.contract.states import EndReason
-from workers.contract.trials import TrialSpec
+from workers.contract.trials import TrialField, TrialForm, TrialSpec
 from workers.recipes import registry
 from workers.trials.task import Trials
 
 pytestmark = pytest.mark.timeout(180)
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -122,6 +125,33 @@ def test_without_javascript_question_and_answer_are_pages(site: Site, person: Us
     host.answer()
     expect(page.locator(".predictions")).to_contain_text("90.0 %")
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+
+
+def test_chosen_pictures_are_shown_before_and_beside_the_answer(
+    site: Site, person: User, job: Job, host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Job.objects.update(recipe="image_classification")
+    form = TrialForm("tests.scripted.predict", (TrialField("picture", "Pictures", kind="image"),))
+    monkeypatch.setitem(registry.RECIPES, "image_classification", replace(RECIPE, trial=form))
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.png").write_bytes(PNG)
+    page = site.page(person)
+    page.goto(f"/jobs/{job.pk}/")
+    page.get_by_label("Pictures").set_input_files([tmp_path / "one.png", tmp_path / "two.png"])
+    # By a data: URL, which the content policy allows; a breach of it would be a complaint.
+    shown = page.locator("#try-preview img.tiny")
+    expect(shown).to_have_count(2)
+    assert shown.first.evaluate("image => image.naturalWidth") == 1
+    page.get_by_role("button", name="Try", exact=True).click()
+    host.answer()
+    answers = page.locator("#try .predictions li")
+    expect(answers).to_have_count(2)
+    expect(answers.last.get_by_role("img", name="Picture 2")).to_be_visible()
+    assert answers.last.locator("img").evaluate("image => image.decode().then(() => image.naturalWidth)") == 1
+    (tmp_path / "no.png").write_text("<svg></svg>")
+    page.get_by_label("Pictures").set_input_files([tmp_path / "no.png"])
+    page.get_by_role("button", name="Try", exact=True).click()
+    expect(page.locator("#try").get_by_role("alert")).to_contain_text("“no.png” is no picture")
 
 
 def test_devices_are_charted_and_follow_the_attempt(site: Site, person: User, data: Dataset) -> None:

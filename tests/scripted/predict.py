@@ -27,7 +27,7 @@ def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
         raise ValueError("the weights are broken")
 
     def predict(rows: list[Row]) -> list[Prediction]:
-        return [_one(row["text"], said) for row in rows]
+        return [_one(next(iter(row.values())), said) for row in rows]
 
     return predict
 
