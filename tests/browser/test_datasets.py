@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import re
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from django.test import Client
+from PIL import Image
 from playwright.sync_api import Page, expect
 
 from jobs.controller.datasets import Checks
@@ -181,3 +185,42 @@ def _memory_mb(pid: int) -> int:
     found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) // 1024
+
+
+@pytest.mark.slow
+def test_pictures_of_text_lines_are_uploaded_with_a_label_file_beside_them_and_shown(
+    site: Site, host: Host, tmp_path: Path
+) -> None:
+    page = site.page(seed.user("user"))
+    said = [f"word {i}" for i in range(20)]
+    with zipfile.ZipFile(tmp_path / "words.zip", "w") as archive:
+        for i in range(20):
+            pixels = np.random.default_rng(i).integers(0, 255, (16, 60), np.uint8)
+            picture = io.BytesIO()
+            Image.fromarray(pixels).save(picture, "PNG")
+            archive.writestr(f"words/{i}.png", picture.getvalue())
+    (tmp_path / "gt.txt").write_text("".join(f"words/{i}.png\t{text}\n" for i, text in enumerate(said)))
+    page.goto("/datasets/new/")
+    page.get_by_label("File", exact=True).set_input_files(tmp_path / "words.zip")
+    page.get_by_label("Label file of pictures", exact=True).set_input_files(tmp_path / "gt.txt")
+    page.get_by_role("button", name="Upload").click()
+    expect(page.locator("#preview")).to_contain_text("20 pictures: 20 of which a share is set apart")
+    # Another kind brings other fields, and back again.
+    page.get_by_label("What belongs to a picture").select_option("images")
+    expect(page.get_by_label("Names of the labels")).to_be_visible()
+    page.get_by_label("What belongs to a picture").select_option("lines")
+    expect(page.get_by_label("Names of the labels")).to_have_count(0)
+    page.get_by_role("button", name="Check it").click()
+    expect(page.get_by_text("Waiting for a host.")).to_be_visible()
+    host.work()
+    expect(page.get_by_role("link", name="Train on it")).to_be_visible()
+    shown = page.locator(".text-lines img").first
+    expect(shown).to_be_visible()
+    assert shown.evaluate("async (img) => { await img.decode(); return [img.naturalWidth, img.naturalHeight]; }") == [
+        60,
+        16,
+    ]
+    with page.expect_download() as download:
+        page.get_by_role("link", name="words-v1.zip").click()
+    with zipfile.ZipFile(download.value.path()) as archive:
+        assert len(archive.namelist()) == 22 and archive.testzip() is None
