@@ -194,7 +194,7 @@ class Demo:
         self.accounts = data_dir / ACCOUNTS
         self.say = say
         self.first: Job | None = None
-        self.offered = False
+        self.to_offer = list(SAMPLES)
 
     def prepare(self) -> None:
         admin, user = self._account("admin", staff=True), self._account("demo", staff=False)
@@ -208,11 +208,9 @@ class Demo:
         """The second job, once the first has exported its model."""
         if self.first is None:
             return
-        if not self.offered and (self.first.status == Status.RUNNING or self.first.status in ENDED):
-            # Not before: making and checking it would hold up the first step.
-            self.offered = True
-            for sample in SAMPLES:
-                offer(sample, self.admin)
+        if self.to_offer and (self.first.status == Status.RUNNING or self.first.status in ENDED):
+            # Not before: making and checking them would hold up the first step. One at a time: who calls has more to do.
+            offer(self.to_offer.pop(0), self.admin)
         if self.first.status == Status.SUCCEEDED:
             return
         self.first = Job.objects.there().filter(pk=self.first.pk).first()
