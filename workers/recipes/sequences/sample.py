@@ -18,13 +18,13 @@ COLUMNS = ("account", "step", "amount", "gap", "mean_of_last_5")
 
 
 def transactions(
-    count: int, seed: int, *, tail: float = 1.5, share: float = 0.1
+    count: int, seed: int, *, tail: float = 1.5, share: float = 0.1, size: float = 10.0
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """([count, STEPS, 2], [count]): log-normal amounts, of which `share` have a Pareto spike on top (the smaller `tail`, the
-    heavier), the hours since the one before, and as target the mean of the last five amounts."""
+    """([count, STEPS, 2], [count]): log-normal amounts, of which `share` have a Pareto spike on top (`size` times one whose tail
+    is the heavier the smaller `tail`), the hours since the one before, and as target the mean of the last five amounts."""
     random = np.random.Generator(np.random.PCG64(seed))
     amounts = random.lognormal(1.0, 0.8, (count, STEPS))
-    spikes = (random.random((count, STEPS)) < share) * 10 * random.pareto(tail, (count, STEPS))
+    spikes = (random.random((count, STEPS)) < share) * size * random.pareto(tail, (count, STEPS))
     amounts += spikes
     gaps = random.exponential(6.0, (count, STEPS))
     return np.stack([amounts, gaps], axis=-1), amounts[:, -LAST:].mean(axis=1)
