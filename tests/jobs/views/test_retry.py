@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
@@ -148,6 +150,19 @@ def test_every_kept_checkpoint_is_on_offer_and_one_right_before_the_failure_is_n
     assert failed.newest is not None and failed.newest.start_from == late
 
 
+def test_what_the_retry_would_be_can_be_tried_in_a_dry_run(people: People, failed: Job) -> None:
+    page = people.owner.get(f"/jobs/{failed.pk}/retry/").text
+    assert 'value="dry_run" formaction="/jobs/new/"' in page
+    hidden = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page))
+    sent = filled(failed, optimizer__learning_rate="1e-5", do="dry_run") | hidden
+    answer = people.owner.post("/jobs/new/", sent)
+    dry = Job.objects.latest("pk")
+    assert answer.status_code == 302 and dry.dry_run and dry.name == failed.name and dry.dataset == failed.dataset
+    assert dry.newest is not None and dry.newest.settings["optimizer"]["learning_rate"] == 1e-5
+    failed.refresh_from_db()
+    assert failed.attempts.count() == 1
+
+
 def test_when_ranks_differed_one_is_advised_and_what_was_saved_since_they_were_compared_is_not_suggested(
     people: People, job: Job, attempt: Attempt
 ) -> None:
@@ -207,7 +222,12 @@ def test_other_ranks_than_the_attempt_before_had_are_noticed(people: People, fai
 
 def test_what_speaks_against_it_is_seen_before_and_while_typing(people: People, failed: Job) -> None:
     url = f"/jobs/{failed.pk}/retry/"
-    assert "Nothing speaks against it." in people.owner.get(url).text
+    page = people.owner.get(url)
+    assert page.context["warnings"] == [] and "The weights are random, and a learning rate of" in page.text
+    part = people.owner.post(
+        url, filled(failed, optimizer__learning_rate="5e-4") | {"check": "1"}, headers={"hx-request": "true"}
+    )
+    assert "Nothing speaks against it." in part.text
     typed = filled(failed, **WARNED) | {"check": "1"}
     part = people.owner.post(url, typed, headers={"hx-request": "true"})
     assert part.status_code == 200 and "Loss scaling was changed" in part.text and "<html" not in part.text
