@@ -19,13 +19,13 @@ from workers.recipes import registry
 def findings(
     recipe: str, settings: SettingsGroup, dataset: Dataset | None, owner: User, cloned_from: Job | None = None
 ) -> list[Finding]:
-    """Of all the recipe's checks, errors first."""
+    """Of all the recipe's checks, errors first and advice last."""
     checks = registry.recipe(recipe).checks
     if not checks:
         return []
     facts = _facts(settings, dataset, owner, cloned_from)
     found = [finding for check in checks for finding in check(settings, facts)]
-    return sorted(found, key=lambda finding: finding.level != "error")
+    return sorted(found, key=lambda finding: ("error", "warning", "advice").index(finding.level))
 
 
 def estimates(recipe: str) -> bool:
@@ -48,6 +48,7 @@ def judged(findings: list[Finding], sent: QueryDict) -> dict[str, Any]:
     return {
         "blocking": [pair for pair in said if pair[0].level == "error"],
         "warnings": warnings,
+        "advice": [pair for pair in said if pair[0].level == "advice"],
         # Consent to a warning that the page had not shown is none.
         "anyway": bool(sent.get("anyway")) and all(pair[0].code in shown for pair in warnings),
     }

@@ -123,9 +123,10 @@ def _consented(findings: list[Finding], accepted: bool) -> list[Finding]:
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
         raise Refused(_by_setting(errors))
-    if findings and not accepted:
-        raise Warned(findings)
-    return findings
+    warnings = [finding for finding in findings if finding.level == "warning"]
+    if warnings and not accepted:
+        raise Warned(warnings)
+    return warnings
 
 
 def _record_accepted(attempt: Attempt, warnings: list[Finding], actor: User | None) -> None:

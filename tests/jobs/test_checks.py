@@ -74,7 +74,11 @@ def host(name: str, **fields: Any) -> Host:
 
 def codes(owner: User, dataset: Dataset | None = None, cloned_from: Job | None = None, **changes: Any) -> list[str]:
     settings = TextClassificationSettings.model_validate(changes)
-    return [finding.code for finding in checks.findings("text_classification", settings, dataset, owner, cloned_from)]
+    findings = checks.findings("text_classification", settings, dataset, owner, cloned_from)
+    last = ["advice"] if settings.model.source == "scratch" else []
+    assert [finding.level for finding in findings if finding.level == "advice"] == last
+    assert not last or findings[-1].code == "rate_for_pretrained"
+    return [finding.code for finding in findings if finding.level != "advice"]
 
 
 GPU = {"index": 0, "kind": "gpu", "name": "P100", "memory_bytes": 2**34, "compute_capability": "6.0"}

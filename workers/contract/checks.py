@@ -1,6 +1,6 @@
 """Checks across fields: settings that are right one by one, and together, or on this dataset and these hosts, are not.
 
-Pure functions of settings and facts. An error blocks; a warning asks for consent. Every text says why, and what to do;
+Pure functions of settings and facts. An error blocks; a warning asks for consent; advice is only shown. Every text says why, and what to do;
 its template is English with named %-places, and the web side translates it.
 
 The estimate of memory, per rank, with P parameters, B samples per forward pass, L tokens, width H, N layers, A heads:
@@ -27,7 +27,8 @@ from typing import Any, Literal
 
 from workers.contract.known_models import Shape, shape_of
 
-Level = Literal["error", "warning"]
+# Advice is shown and asks for nothing.
+Level = Literal["error", "warning", "advice"]
 GIB = 2**30
 
 
@@ -368,6 +369,19 @@ def rate_fits_model(settings: Any, facts: Facts) -> Iterator[Finding]:
         )
 
 
+def rate_fits_random_weights(settings: Any, facts: Facts) -> Iterator[Finding]:
+    rate = settings.optimizer.learning_rate
+    if not is_pretrained(settings) and str(settings.optimizer.kind) == "adamw" and rate <= HIGH_RATE[True]:
+        yield Finding(
+            "The weights are random, and a learning rate of %(rate)g is one for fine-tuning a pretrained model: from scratch "
+            "it learns slowly. The preset “From scratch” has %(usual)g; or choose a model to start from.",
+            "advice",
+            "rate_for_pretrained",
+            "optimizer.learning_rate",
+            {"rate": rate, "usual": 5e-4},
+        )
+
+
 def high_rate_is_clipped(settings: Any, facts: Facts) -> Iterator[Finding]:
     pretrained = is_pretrained(settings)
     rate, norm, mode = settings.optimizer.learning_rate, settings.clipping.max_norm, str(settings.clipping.mode)
@@ -596,6 +610,7 @@ CLASSIFICATION: tuple[Check, ...] = (
     loss_scaling_is_used,
     *ENGINE,
     rate_fits_model,
+    rate_fits_random_weights,
     high_rate_is_clipped,
     low_rate_is_not_smothered,
     warmup_ends,

@@ -14,6 +14,7 @@ from workers.contract.checks import (
     HostFacts,
     SourceFacts,
     estimate,
+    rate_fits_random_weights,
     share_longer,
 )
 from workers.contract.known_models import shape_of
@@ -36,7 +37,8 @@ def ascend(name: str) -> HostFacts:
 
 def found(facts: Facts, **changes: Any) -> dict[str, Finding]:
     settings = TextClassificationSettings.model_validate(changes)
-    return {finding.code: finding for check in CLASSIFICATION for finding in check(settings, facts)}
+    findings = [finding for check in CLASSIFICATION for finding in check(settings, facts)]
+    return {finding.code: finding for finding in findings if finding.level != "advice"}
 
 
 def rows(count: int, **lengths: int) -> Facts:
@@ -327,6 +329,24 @@ def test_a_model_of_random_weights_takes_higher_rates() -> None:
 def test_other_clipping_than_the_source_had_is_an_adjustment_too() -> None:
     assert found(source(max_norm=0.5), devices={"devices_per_node": 4}) == {}
     assert found(source(), devices={"devices_per_node": 2}) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "advised"),
+    [
+        ({}, True),  # 5e-5, and random weights
+        ({"optimizer": {"learning_rate": 2e-4}}, False),
+        ({"optimizer": {"kind": "sgd"}}, False),
+        ({"model": FOLDER}, False),
+        (PRESETS[2].over({}), False),
+    ],
+)
+def test_random_weights_at_the_rate_of_fine_tuning_are_advised_about_and_nothing_is_asked(
+    changes: Changes, advised: bool
+) -> None:
+    findings = list(rate_fits_random_weights(TextClassificationSettings.model_validate(changes), Facts()))
+    assert [finding.level for finding in findings] == ["advice"] * advised
+    assert not advised or "a learning rate of 5e-05 is one for fine-tuning" in str(findings[0])
 
 
 def test_five_thousand_rows_are_no_small_set() -> None:
