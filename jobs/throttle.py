@@ -2,6 +2,10 @@
 many from one address, nothing is tried for a while. What is counted is what was typed, so that an account that does not
 exist answers like one that does.
 
+A name that is guessed from many addresses (ten times as many refused logins as one address may have) gets one try from
+each, and no more for a while; an address from which that name has been logged in before keeps its own count. So the
+guessing is slowed down however many addresses it has, and nobody's own login ever waits for what others do.
+
 A login is written down as refused before the password is looked at, and cleared when it was right: who tries many at the
 same time is counted all the same.
 """
@@ -47,16 +51,26 @@ def succeeded(name: str, address: str) -> None:
 
 def locked_until(name: str, address: str, *, before: LoginFailure | None = None) -> datetime | None:
     """None: it may be tried."""
-    mine = _counted().filter(address=address)
+    counted = _counted()
     if before is not None:
-        mine = mine.filter(pk__lt=before.pk)
+        counted = counted.filter(pk__lt=before.pk)
+    mine = counted.filter(address=address)
     ends = []
-    for failures, most in ((mine.filter(name=name[:150]), _most()), (mine, ADDRESS_FACTOR * _most())):
+    tries = 1 if _is_guessed(name, address, counted) else _most()
+    for failures, most in ((mine.filter(name=name[:150]), tries), (mine, ADDRESS_FACTOR * _most())):
         # The one that makes it too many: when it is long enough ago, one more may be tried.
         times = list(failures.order_by("-at").values_list("at", flat=True)[:most])
         if len(times) == most:
             ends.append(times[-1] + _for())
     return max(ends, default=None)
+
+
+def _is_guessed(name: str, address: str, counted: QuerySet[LoginFailure]) -> bool:
+    """From many addresses, and this is none of its own."""
+    most = ADDRESS_FACTOR * _most()
+    if len(counted.filter(name=name[:150]).values_list("pk")[:most]) < most:
+        return False
+    return not LoginFailure.objects.filter(name=name[:150], address=address, cleared_at__isnull=False).exists()
 
 
 def locked() -> list[dict[str, object]]:

@@ -70,6 +70,26 @@ def test_many_names_from_one_address_are_too_many(client: Client) -> None:
     assert attempt(Client(), RIGHT, REMOTE_ADDR="192.0.2.9").status_code == 302
 
 
+def test_a_name_that_is_guessed_from_many_addresses_has_one_try_from_each_and_its_owner_is_not_held_up(
+    client: Client,
+) -> None:
+    assert attempt(client, RIGHT).status_code == 302  # from home
+    for number in range(30):
+        assert attempt(Client(), REMOTE_ADDR=f"192.0.2.{number % 15}").status_code == 200
+    assert attempt(Client(), REMOTE_ADDR="198.51.100.1").status_code == 200
+    assert attempt(Client(), RIGHT, REMOTE_ADDR="198.51.100.1").status_code == 429, "one try"
+    assert attempt(Client(), RIGHT, REMOTE_ADDR="198.51.100.2").status_code == 302, "on a journey"
+    for _ in range(2):
+        assert attempt(Client()).status_code == 200
+    assert attempt(Client(), RIGHT).status_code == 302, "at home there are as many as ever"
+    # Other names are not slower for it, and one that does not exist is treated alike.
+    assert attempt(Client(), name="nobody", REMOTE_ADDR="198.51.100.1").status_code == 200
+    for number in range(30):
+        attempt(Client(), name="nobody", REMOTE_ADDR=f"203.0.113.{number % 15}")
+    assert attempt(Client(), name="nobody", REMOTE_ADDR="198.51.100.9").status_code == 200
+    assert attempt(Client(), name="nobody", REMOTE_ADDR="198.51.100.9").status_code == 429
+
+
 def test_a_name_that_does_not_exist_answers_like_one_that_does(client: Client) -> None:
     User.objects.create_user("gone", password=RIGHT, is_active=False)
     pages = {}
