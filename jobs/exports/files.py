@@ -137,7 +137,7 @@ def _evaluations_csv(rows: list[dict[str, Any]]) -> bytes:
     names = list(dict.fromkeys(name for row in flat for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names)
-    writer.writeheader()
+    writer.writerow({name: _cell(name) for name in names})
     writer.writerows({name: _cell(value) for name, value in row.items()} for row in flat)
     return text.getvalue().encode()
 
@@ -145,8 +145,7 @@ def _evaluations_csv(rows: list[dict[str, Any]]) -> bytes:
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
-    # A spreadsheet must not take a text of a trainer for a formula.
-    if isinstance(value, str) and value[:1] in "=+-@\t\r" and value not in ("-inf",):
+    if isinstance(value, str) and formats.FORMULA.match(value) and value != "-inf":
         return "'" + value
     return value
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -40,14 +42,27 @@ class _Outflow(io.RawIOBase):
         return taken
 
 
+# What a spreadsheet would take for a formula.
+FORMULA = re.compile(r"^[=+\-@\t\r]")
+
+
 def csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """NaN is nan, infinities are inf and -inf, null is empty; numbers read back to the last bit."""
+    """NaN is nan, infinities are inf and -inf, null is empty; numbers read back to the last bit. A text that a spreadsheet
+    would take for a formula has a ' before it."""
     outflow = _Outflow()
     with pa.csv.CSVWriter(outflow, schema) as writer:
         for batch in batches:
-            writer.write_batch(batch)
+            writer.write_batch(_harmless(batch))
             yield outflow.take()
     yield outflow.take()
+
+
+def _harmless(batch: pa.RecordBatch) -> pa.RecordBatch:
+    for index, field in enumerate(batch.schema):
+        if field.type == pa.string():
+            column = pc.replace_substring_regex(batch.column(index), FORMULA.pattern, r"'\0")
+            batch = batch.set_column(index, field, column)
+    return batch
 
 
 def parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:

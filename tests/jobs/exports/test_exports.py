@@ -172,7 +172,7 @@ def test_scalars_are_encoded_as_by_protobuf(steps: list[int]) -> None:
 
 def test_evaluations_read_back(attempt: Attempt) -> None:
     one = seed.evaluate(attempt, 100, 0.75, 0.5)
-    one.metrics |= {"train": jsonable({"loss": math.nan, "accuracy": 0.9}), "formula": "=1+1"}
+    one.metrics |= {"train": jsonable({"loss": math.nan, "accuracy": 0.9}), "formula": "=1+1", "@name": -0.5}
     one.save()
     seed.evaluate(attempt, 200, 0.8, 0.4, best=True)
     (first, second) = json.loads(whole(attempt, "evaluations", "json"))
@@ -180,6 +180,16 @@ def test_evaluations_read_back(attempt: Attempt) -> None:
     (row, _) = csv.DictReader(io.StringIO(whole(attempt, "evaluations", "csv").decode(), newline=""))
     assert (row["step"], row["accuracy"], row["train.loss"], row["best"]) == ("100", "0.75", "nan", "false")
     assert row["formula"] == "'=1+1" and "confusion" not in row
+    assert row["'@name"] == "-0.5", "a number is none"
+
+
+def test_texts_of_a_trainer_are_no_formulas_in_a_spreadsheet() -> None:
+    texts = ["=1+1", "+1", "-1", "@a", "\tx", "plain", None, "a=1"]
+    schema = pyarrow.schema([("text", pyarrow.string()), ("number", pyarrow.float64())])
+    batch = pyarrow.record_batch([pyarrow.array(texts), pyarrow.array([-1.0, -math.inf, math.nan, *range(5)])], schema)
+    rows = list(csv.reader(io.StringIO(b"".join(formats.csv(schema, [batch])).decode(), newline="")))
+    assert [row[0] for row in rows[1:]] == ["'=1+1", "'+1", "'-1", "'@a", "'\tx", "plain", "", "a=1"]
+    assert [row[1] for row in rows[1:4]] == ["-1", "-inf", "nan"]
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet", "visualdl"])
