@@ -28,6 +28,7 @@ def test_a_submitted_job_runs_on_two_ranks_and_succeeds(stack: Stack) -> None:
     stack.assert_all_stored_once(attempt, 2)
 
 
+@pytest.mark.slow  # one by one, to see which; all of them one after the other is below
 @pytest.mark.parametrize("part", ["web", "controller", "worker", "redis"])
 def test_a_job_outlives_a_kill_of(part: str, stack: Stack) -> None:
     job = stack.submit(
