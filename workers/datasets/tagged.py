@@ -7,6 +7,7 @@ import json
 import os
 from array import array
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -268,17 +269,12 @@ class _Rows:
         found: list[BadRow] = []
         if self.reading.tagging.scheme != "none":
             before: tuple[str, str] | None = None
-            said = set()
+            pairs = list(map("/".join, zip(row_tokens, tags, strict=True)))
             for i, tag in enumerate([*tags, OUTSIDE]):
                 now = tagging.parts(tag) if tag != OUTSIDE else None
-                kind = _oddity(before, now, self.reading.tagging.scheme)
-                if kind and kind not in said:
-                    said.add(kind)
-                    shown = " ".join(
-                        f"{t}/{g}"
-                        for t, g in zip(row_tokens[max(i - 1, 0) : i + 1], tags[max(i - 1, 0) : i + 1], strict=True)
-                    )
-                    found.append(problem(kind, number, shown))
+                odd = _oddity(before, now, self.reading.tagging.scheme, number)
+                if odd and odd.template not in [one.template for one in found]:
+                    found.append(replace(odd, shown=printable(" ".join(pairs[max(i - 1, 0) : i + 1]))))
                 before = now
         if len(row_tokens) > LONG_ROW:
             found.append(
@@ -334,21 +330,21 @@ class _Counts:
         return np.bincount(what[at], times[at], minlength=size).astype(np.int64)
 
 
-_FOLLOWS_NOTHING = "Rows with an I- that follows no B- of its type: %(count)d. It counts as the beginning of an entity."
-_CHANGES = "Rows in which the type changes inside an entity: %(count)d. It counts as two entities."
-_DOES_NOT_END = "Rows with an entity that has no end (E- or L-): %(count)d."
-
-
-def _oddity(before: tuple[str, str] | None, now: tuple[str, str] | None, scheme: str) -> str:
+def _oddity(before: tuple[str, str] | None, now: tuple[str, str] | None, scheme: str, number: int) -> BadRow | None:
     goes_on = before is not None and before[0] in "BI"
     if now is not None and now[0] in "IE":
         if not goes_on:
-            return _FOLLOWS_NOTHING
+            return problem(
+                "Rows with an I- that follows no B- of its type: %(count)d. It counts as the beginning of an entity.",
+                number,
+            )
         if before is not None and before[1] != now[1]:
-            return _CHANGES
+            return problem(
+                "Rows in which the type changes inside an entity: %(count)d. It counts as two entities.", number
+            )
     elif scheme == "bioes" and goes_on:
-        return _DOES_NOT_END
-    return ""
+        return problem("Rows with an entity that has no end (E- or L-): %(count)d.", number)
+    return None
 
 
 def _listed(value: Any) -> list[Any] | None:
