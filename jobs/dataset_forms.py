@@ -80,7 +80,7 @@ class SourceForm(forms.Form):
         dev = given.get("dev_path") or ""
         if given.get("source") == FILE:
             dev = next((name for field, name, _size in self.files_to_come() if field == "dev_file"), "")
-        return "train" if dev.lower().endswith((".txt", ".tsv")) else ""
+        return "train" if dev.lower().endswith((".txt", ".tsv", ".csv")) else ""
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}

@@ -516,7 +516,7 @@ def _picture_sources(source: Path, label_files: list[Path]) -> list[Source]:
             raise Unfit([f"There is no file or folder {path}."])
     wrong = [path.name for path in label_files if not is_label_file(path.name)]
     if wrong:
-        raise Unfit([f"A label file is named .txt or .tsv, not {wrong[0]}."])
+        raise Unfit([f"A label file is named .txt, .tsv or .csv, not {wrong[0]}."])
     return [Source(source.resolve(), source.name), *(Source(path, path.name) for path in label_files)]
 
 

@@ -34,7 +34,7 @@ class PicturesForm(forms.Form):
         label=gettext_lazy("Its label is"),
         help_text=gettext_lazy(
             "Folders may lie below train, val or dev, and test; test is not used. A line of a label file has the path of a "
-            "picture, a tab or a space, and the label."
+            "picture, a tab, a comma or a space, and the label."
         ),
     )
     label_names = forms.ChoiceField(

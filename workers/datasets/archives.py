@@ -33,7 +33,7 @@ MOST_TEXT_BYTES = 512 * 2**20
 HEAD_TEXT_BYTES, HEAD_UNPACKED_BYTES, HEAD_DIRECTORY_BYTES = 16 * 2**20, 256 * 2**20, 16 * 2**20
 # A name in a tar that is longer fills memory.
 _LONGEST_HEADER_BYTES = 2**20
-TEXT_SUFFIXES = (".txt", ".tsv")
+TEXT_SUFFIXES = (".txt", ".tsv", ".csv")
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".webp", ".gif")
 OTHER_PICTURES = (
     ".tif", ".tiff", ".heic", ".heif", ".avif", ".svg", ".psd", ".ico", ".jp2", ".jxl", ".ppm", ".pgm", ".pbm", ".tga",
@@ -96,13 +96,22 @@ class Contents:
 
 def names_pictures(head: bytes) -> bool:
     """Whether the first lines begin with names of pictures: whether it is a label file."""
-    lines = [line for line in head.removeprefix(b"\xef\xbb\xbf").split(b"\n")[:20] if line.strip()]
+    return separator(head) is not None
+
+
+def separator(head: bytes) -> bytes | None:
+    """What stands behind the names of pictures in the first lines of a label file: a tab, a comma, or spaces."""
+    lines = [line.strip() for line in head.removeprefix(b"\xef\xbb\xbf").split(b"\n")[:20] if line.strip()]
     ends = tuple(suffix.encode() for suffix in PICTURE_SUFFIXES)
-    named = 0
-    for line in lines:
-        path = line.partition(b"\t")[0] if b"\t" in line else line.strip().rpartition(b" ")[0] or line
-        named += path.strip().lower().rstrip(b'"]').endswith(ends)
-    return bool(named) and 2 * named >= len(lines)
+    for sign in (b"\t", b",", b" "):
+        names = [
+            line.rpartition(sign)[0] if sign == b" " else line.partition(sign)[0] for line in lines if sign in line
+        ]
+        named = sum(name.strip(b' "').lower().endswith(ends) for name in names)
+        if named and 2 * named >= len(lines):
+            return sign
+    # Nothing but names: it is one, and says nothing.
+    return b"\t" if lines and all(line.lower().endswith(ends) for line in lines) else None
 
 
 def safe_name(name: str) -> str | None:
@@ -119,6 +128,11 @@ def safe_name(name: str) -> str | None:
 def is_junk(name: str) -> bool:
     """What systems leave behind: hidden files, resource forks, thumbnails."""
     return any(part.startswith(".") or part.lower() in _JUNK for part in name.split("/"))
+
+
+def is_other_picture(name: str) -> bool:
+    """Of a format that is not read."""
+    return suffix(name) in OTHER_PICTURES
 
 
 def suffix(name: str) -> str:

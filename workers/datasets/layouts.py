@@ -3,17 +3,18 @@ label files only; the pictures themselves are pictures.py's."""
 
 from __future__ import annotations
 
+import csv
 import re
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 
 from workers.contract.datasets import SPLITS, ImageReading, Kind, ListFile, Reading
 from workers.datasets import archives
-from workers.datasets.archives import OTHER_PICTURES, PICTURE_SUFFIXES, Archive, Contents, names_pictures, suffix
+from workers.datasets.archives import PICTURE_SUFFIXES, Archive, Contents, names_pictures, suffix
 from workers.datasets.findings import Source, Stage
 from workers.datasets.parsing import BOM, BadRow, Unreadable, problem
 from workers.datasets.splits import DEV, OPEN, OUT, TRAIN
@@ -50,6 +51,17 @@ class Label:
     body: bytes
     folder: str  # paths may begin here
     stores: list[int]
+
+    def parts(self, kind: Kind) -> Iterator[tuple[int, str, str, BadRow | None]]:
+        """Of each line that is not blank its number, path, and text or label."""
+        sign = archives.separator(self.body[:65536])
+        for number, line, bad in _lines(self.body):
+            path, said = "", ""
+            if bad is None:
+                path, said, bad = _parts(line, number, kind, sign)
+            if number == 1 and sign == b"," and not is_picture(path) and not archives.is_other_picture(path):
+                continue  # the names of the columns
+            yield number, path, said, bad
 
 
 @dataclass
@@ -158,11 +170,11 @@ def _by_folders(reading: Reading, stores: list[Store], complain: Complain) -> Ro
 
 
 def _claims_to_be_one(name: str) -> bool:
-    return suffix(name) in PICTURE_SUFFIXES or suffix(name) in OTHER_PICTURES
+    return suffix(name) in PICTURE_SUFFIXES or archives.is_other_picture(name)
 
 
 def _unread(name: str, number: int) -> BadRow | None:
-    if suffix(name) in OTHER_PICTURES:
+    if archives.is_other_picture(name):
         return problem(
             "Pictures of a format that is not read: %(count)d. Save them as PNG, JPEG, BMP, WebP or GIF.", number, name
         )
@@ -239,10 +251,7 @@ def _by_lists(
     names = label_names(_text_of(how.label_names, stores, beside)) if how.label_names else {}
     rows.order = list(dict.fromkeys(names.values()))
     for file, one in enumerate(lists):
-        for number, line, bad in _lines(one.body):
-            path, said = "", ""
-            if bad is None:
-                path, said, bad = _parts(line, number, reading.kind)
+        for number, path, said, bad in one.parts(reading.kind):
             if bad is None and one.split == OUT:
                 rows.out += 1
                 for store, member in pictures_of(path, one, pictures):
@@ -391,9 +400,11 @@ def _lines(body: bytes) -> Iterator[tuple[int, str, BadRow | None]]:
             yield number, "", problem("Rows that are not %(encoding)s: %(count)d.", number, shown, encoding="UTF-8")
 
 
-def _parts(line: str, number: int, kind: Kind) -> tuple[str, str, BadRow | None]:
+def _parts(line: str, number: int, kind: Kind, sign: bytes | None) -> tuple[str, str, BadRow | None]:
     """Path, text or label."""
     path, tab, said = line.partition("\t")
+    if not tab and sign == b",":
+        path, tab, said = _by_comma(line)
     if kind == "lines":
         if not tab:
             return "", "", problem("Lines without a tab between the path and the text: %(count)d.", number, line)
@@ -406,6 +417,15 @@ def _parts(line: str, number: int, kind: Kind) -> tuple[str, str, BadRow | None]
         if not said or not path.strip() or is_picture(said):
             return "", "", problem("Rows without a label: %(count)d.", number, line)
     return path.strip(), said, None
+
+
+def _by_comma(line: str) -> tuple[str, str, str]:
+    """As of a CSV file; a text that no marks enclose goes on to the end."""
+    path, comma, said = line.partition(",")
+    if '"' in line:
+        fields = next(csv.reader([line], skipinitialspace=True), [])
+        path, said = (fields[0], fields[1]) if len(fields) > 1 else (path, said)
+    return path, comma, said.strip()
 
 
 def _text_fault(text: str, number: int) -> BadRow | None:
@@ -481,11 +501,10 @@ def guess(stores: list[Store], beside: list[tuple[str, str, bytes]]) -> tuple[Ki
         return "images", ImageReading()
     texts = {name: body for store in stores for name, body in store.contents.texts.items()}
     texts |= {name: body for name, _split, body in beside}
-    of_files = [[line for _n, line, bad in _some(_lines(texts[one.name])) if bad is None] for one in lists]
-    if all(map(_are_texts, of_files)):
+    files = [list(_some(Label(one.name, OPEN, texts[one.name], "", []).parts("images"))) for one in lists]
+    if all(map(_are_texts, files)):
         return "lines", ImageReading(layout="lists", lists=lists)
-    first = [line for lines in of_files for line in lines]
-    labels = [_parts(line, 0, "images")[1] for line in first]
+    labels = [said for parts in files for _number, _path, said, bad in parts if bad is None]
     chosen = {one.name for one in lists}
     names = [name for name in texts if name not in chosen and re.search("label|class|names", name.lower())]
     numbered = bool(labels) and all(map(str.isdigit, labels))
@@ -494,15 +513,14 @@ def guess(stores: list[Store], beside: list[tuple[str, str, bytes]]) -> tuple[Ki
     )
 
 
-def _are_texts(lines: list[str]) -> bool:
-    """Of a label file: after tabs, different ones mostly, and neither numbers nor names of folders."""
-    parts = [line.split("\t", 1) for line in lines if "\t" in line]
-    said = {one[1] for one in parts}
-    named = sum(text in path.split("/") for path, text in parts)
-    numbers = len(parts) < 50 and all(map(str.isdigit, said))
-    return 2 * len(parts) > len(lines) and 2 * len(said) > len(parts) and 2 * named < len(parts) and not numbers
+def _are_texts(lines: list[tuple[int, str, str, BadRow | None]]) -> bool:
+    """Of a label file: different ones mostly, and neither numbers nor names of folders."""
+    parts = [(path, said) for _number, path, said, bad in lines if bad is None]
+    texts = {said for _path, said in parts}
+    named = sum(said in path.split("/") for path, said in parts)
+    numbers = len(parts) < 50 and all(map(str.isdigit, texts))
+    return bool(parts) and 2 * len(texts) > len(parts) and 2 * named < len(parts) and not numbers
 
 
-def _some(lines: Iterator[tuple[int, str, BadRow | None]]) -> Iterator[tuple[int, str, BadRow | None]]:
-    for _, line in zip(range(500), lines, strict=False):
-        yield line
+def _some(lines: Iterator[tuple[int, str, str, BadRow | None]]) -> Iterator[tuple[int, str, str, BadRow | None]]:
+    return islice(lines, 500)

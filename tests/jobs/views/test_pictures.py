@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
 from PIL import Image
 
 from jobs import datasets
@@ -130,7 +131,7 @@ def test_another_kind_brings_its_own_fields(people: People) -> None:
 
 
 def test_rows_and_pictures_are_not_mixed(people: People) -> None:
-    rows, archive = ("a.csv", b"text,label\nx,y\n"), ("a.zip", zipped(PETS))
+    rows, archive = ("a.jsonl", b'{"text": "x", "label": "y"}\n'), ("a.zip", zipped(PETS))
     for files, field in (
         ({"file": rows, "label_file": ("gt.txt", LINES)}, "label_file"),
         ({"file": rows, "dev_file": archive}, "dev_file"),
@@ -167,6 +168,25 @@ def test_a_folder_on_the_server_is_read_where_it_lies_below_a_root(
     dataset = Dataset.objects.get()
     assert dataset.source["files"][0]["folder"] and dataset.kind == "images"
     assert "20 pictures" in people.owner.get(f"/datasets/{dataset.pk}/describe/").text
+    # With a label file elsewhere below the root, but not below another folder.
+    for folder, status in (("elsewhere", 422), ("sets", 302)):
+        (tmp_path / folder / "gt.txt").write_text("".join(f"{name}\ttext {i}\n" for i, name in enumerate(PETS)))
+        given = {"source": "path", "name": "y", "path": str(tmp_path / "sets/pets")}
+        answer = people.owner.post("/datasets/new/", {**given, "label_path": str(tmp_path / folder / "gt.txt")})
+        assert answer.status_code == status
+    assert Dataset.objects.get(name="y").kind == "lines"
+
+
+def test_without_javascript_the_files_come_with_the_form(people: People) -> None:
+    given = {
+        "source": "file", "name": "words",
+        "file": SimpleUploadedFile("words.zip", zipped(WORDS)),
+        "label_file": SimpleUploadedFile("gt.csv", LINES.replace(b"\t", b",")),
+    }  # fmt: skip
+    assert people.owner.post("/datasets/new/", given).status_code == 302
+    dataset = Dataset.objects.get()
+    assert dataset.kind == "lines"
+    assert "12 of which a share is set apart" in people.owner.get(f"/datasets/{dataset.pk}/describe/").text
 
 
 # --- pictures --------------------------------------------------------------------------------

@@ -170,6 +170,26 @@ def test_lines_come_from_label_files_beside_the_archive(checked: Any, tmp_path: 
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("gt.csv", '{path},"said, {n}"'), ("gt.csv", "{path},said, {n}"), ("gt.txt", '{path}, "said, {n}"'),
+        ("gt.txt", "{path}\tsaid, {n}"),
+    ],
+)  # fmt: skip
+def test_label_files_have_tabs_or_commas(checked: Any, tmp_path: Path, name: str, line: str) -> None:
+    files = {f"{i}.png": png(i, (90, 16)) for i in range(20)}
+    lines = ["filename,words"] if name == "gt.csv" else []
+    lines += [line.format(path=path, n=i) for i, path in enumerate(files)]
+    body = zipped({**files, name: "\n".join(lines).encode()})
+    kind, how = guessed(("a.zip", body), tmp_path)
+    outcome = checked(("a.zip", body), reading=Reading(kind=kind, images=how))
+    assert outcome.fit and outcome.splits == {"train": 18, "dev": 2}
+    assert {row["text"] for row in rows_of(tmp_path, "train") + rows_of(tmp_path, "dev")} == {
+        f"said, {i}" for i in range(20)
+    }
+
+
 def test_a_test_file_is_for_evaluation_where_there_is_no_other(tmp_path: Path) -> None:
     body = zipped({"1.png": png(1), "rec_gt_train.txt": b"1.png\tone\n", "rec_gt_test.txt": b"1.png\tother\n"})
     kind, how = guessed(("a.zip", body), tmp_path)
