@@ -87,7 +87,7 @@ def tags(look: Look) -> TagReading | None:
         column = "4" if conllu else look.columns[-1]
         return TagReading(tokens_column="2" if conllu else "1", tags_column=column, scheme=_scheme(values[column]))
     text, entities = _first(TEXT_NAMES, names), _first(ENTITY_NAMES, names)
-    if text and entities and all(_is_list_of(value, (dict, list)) for value in values[entities]):
+    if text and entities and _are_entities(values[entities]):
         return TagReading(layout="spans", tokens_column=text, tags_column=entities)
     lists = [column for column in look.columns if all(_is_list_of(value, (str,)) for value in values[column])]
     token_column = next((names[name] for name in TOKEN_NAMES if names.get(name) in lists), lists[0] if lists else "")
@@ -96,6 +96,9 @@ def tags(look: Look) -> TagReading | None:
     tag_column = _first(TAG_NAMES, names) or next((column for column in lists if column != token_column), "")
     if not tag_column or tag_column == token_column:
         return None
+    both = zip(values[token_column], values[tag_column], strict=True)
+    if sum(isinstance(b, list) and len(a or []) == len(b) for a, b in both) < 0.8 * len(look.rows):
+        return None  # other lists
     return TagReading(tokens_column=token_column, tags_column=tag_column, scheme=_scheme(values[tag_column]))
 
 
@@ -108,6 +111,18 @@ def _scheme(rows: list[Any]) -> tagging.Scheme:
     if sum(tagging.fits(tag, "bioes") for tag in tagged) < 0.8 * len(tagged):
         return "none"
     return "bioes" if any(tag[0] in "ESLU" and tagging.fits(tag, "bioes") for tag in tagged) else "bio"
+
+
+def _are_entities(rows: list[Any]) -> bool:
+    """Objects with a place, or [start, end, label], in some rows; nothing else in any."""
+    found = [one for row in rows if isinstance(row, list) for one in row]
+    if not found or not all(isinstance(row, list) for row in rows):
+        return False
+    return all({"start", "end"} <= one.keys() if isinstance(one, dict) else _is_triple(one) for one in found)
+
+
+def _is_triple(one: Any) -> bool:
+    return isinstance(one, list) and len(one) == 3 and isinstance(one[0], int) and isinstance(one[2], str)
 
 
 def _is_list_of(value: Any, kinds: tuple[type, ...]) -> bool:

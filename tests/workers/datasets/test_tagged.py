@@ -124,6 +124,8 @@ def test_files_of_tags_are_recognised() -> None:
     _how, tags = guessed('{"text": "abc", "entities": [{"start": 0, "end": 1, "label": "X"}]}\n')
     assert tags and (tags.layout, tags.tokens_column) == ("spans", "text")
     for other in (
+        '{"text": "a", "label": "x", "authors": ["a", "b"], "words": ["c"]}\n',
+        '{"text": "a", "label": "x", "entities": []}\n',
         "text,label\nx O,B-x\n",
         '{"text": "a", "label": "x"}\n',
         "good\tO\nbad\tB-x\n",
