@@ -91,7 +91,7 @@ def batch_norm_has_a_batch(settings: Any, facts: Facts) -> Iterator[Finding]:
 
 
 def parameters(settings: Any) -> int:
-    """Without the last layer, whose size is that of the characters."""
+    """Without the last layers, whose size is that of the characters."""
     model = settings.model
     c, s = model.channels, model.hidden_size
     convolutions = 9 * c * ((3 if settings.data.colour else 1) + 2 * c + 8 * c + 16 * c + 32 * c)

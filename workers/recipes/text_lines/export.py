@@ -117,7 +117,7 @@ _MODEL_README = f"""# A model that reads lines of text (CRNN with CTC)
 
 `{WEIGHTS}` has its weights, `{CONFIGURATION}` its sizes, `{CHARACTERS}` its characters, one in each line: class 0 is CTC's
 blank, and the first line is class 1. Names of weights: `convolutions.<i>.conv` and `.norm` are those of `paddle.nn.Conv2D`
-(3 × 3, no bias) and `paddle.nn.BatchNorm2D`, `recurrent.<i>` of `paddle.nn.LSTM` or `paddle.nn.GRU`, `head` of
+(3 × 3, no bias) and `paddle.nn.BatchNorm2D`, `recurrent.<i>` of `paddle.nn.LSTM` or `paddle.nn.GRU`, `head` and `shortcut` of
 `paddle.nn.Linear`.
 
     import json
@@ -134,7 +134,8 @@ blank, and the first line is class 1. Names of weights: `convolutions.<i>.conv` 
 
 A line is scaled to `height` pixels, its width in proportion, and pixels from 0 to 255 to −1 to 1. Each convolution is followed
 by its norm, ReLU and, but for the third, max pooling: rows always 2, columns 2 for the first log2(`reduction`) of them. Then
-every column, its channels times rows as one vector, is a step of the recurrent layers. Beyond a line's width all is zero
+every column, its channels times rows as one vector, is a step of the recurrent layers. The logits are `head` of their outputs
+plus `shortcut` of the columns. Beyond a line's width all is zero
 after each ReLU. A program that does all of it is the other export.
 """
 

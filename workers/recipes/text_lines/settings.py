@@ -104,8 +104,8 @@ class DataSettings(SettingsGroup):
 
 
 class ModelSettings(SettingsGroup):
-    """Five convolutions with BatchNorm, recurrent layers over the columns, and one linear layer to the characters (Shi et al.
-    2015, “CRNN”). The characters are those of the training rows."""
+    """Five convolutions with BatchNorm, recurrent layers over the columns, and linear layers from both to the characters (Shi et
+    al. 2015, “CRNN”). The characters are those of the training rows."""
 
     source: ModelSource = setting(
         ModelSource.SCRATCH,
