@@ -53,7 +53,7 @@ QUICK = Preset(
         "model.channels": 16,
         "model.hidden_size": 96,
         "model.layers": 1,
-        "training.epochs": 20,
+        "training.epochs": 12,
         "optimizer.learning_rate": 2e-3,
     },
 )
