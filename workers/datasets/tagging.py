@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ _AS_BIOES = {"L": "E", "U": "S"}
 _TAG = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
 
 
+@lru_cache(maxsize=4096)
 def parts(tag: str) -> tuple[str, str] | None:
     """Prefix and type; None if it has no such form."""
     match = _TAG.fullmatch(tag)
@@ -82,11 +84,20 @@ class Tags:
 
 
 def spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:
-    """(first token, one after the last, type) of one row's tags; none without prefixes."""
-    names = list(dict.fromkeys(tags))
-    of = Tags(names)
-    numbers = np.array([names.index(tag) for tag in tags], np.int64)
-    return [(int(first), int(last), of.types[kind]) for first, last, kind in of.spans(numbers)]
+    """(first token, one after the last, type) of one row's tags, as `Tags.spans` finds them; none without prefixes."""
+    found: list[tuple[int, int, str]] = []
+    begin, before = 0, None
+    for i, tag in enumerate([*tags, OUTSIDE]):
+        now = None if tag == OUTSIDE else parts(tag)
+        if now is None and tag != OUTSIDE:
+            return []
+        other = before is None or now is None or before[1] != now[1]
+        if before is not None and (other or before[0] in "ES" or (now is not None and now[0] in "BS")):
+            found.append((begin, i, before[1]))
+        if now is not None and (other or now[0] in "BS" or (before is not None and before[0] in "ES")):
+            begin = i
+        before = now
+    return found
 
 
 def segments(tokens: Sequence[str], tags: Sequence[str], most: int) -> list[tuple[str, str]]:

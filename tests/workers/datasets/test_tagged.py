@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.workers.datasets.test_checking import checked, found, lines  # noqa: F401
@@ -47,6 +48,9 @@ def test_spans_are_those_of_seqeval_whatever_the_tags() -> None:
             tags = draw.choices(known, k=draw.randint(0, 12))
             ours = [(kind, first, last - 1) for first, last, kind in tagging.spans(tags)]
             assert ours == get_entities(tags), tags
+            of = tagging.Tags(known)
+            at_once = of.spans(np.array([known.index(tag) for tag in tags], np.int64))
+            assert [(of.types[kind], first, last - 1) for first, last, kind in at_once.tolist()] == ours
     assert tagging.spans(["B-A", "L-A", "U-B", "O"]) == [(0, 2, "A"), (2, 3, "B")]
     assert tagging.spans(["NN", "VV"]) == []
 
