@@ -118,10 +118,13 @@ def decode(data: bytes, mode: Mode = "RGB") -> Pixels:
     return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
 
-def upright(data: bytes) -> Image.Image:
-    """Decoded, in mode RGB or L. Raises NoPicture, TooLarge."""
+def upright(data: bytes, side: int = 0) -> Image.Image:
+    """Decoded, in mode RGB or L; with `side` a large JPEG to no more than is needed for that many pixels, which is far faster.
+    Raises NoPicture, TooLarge."""
     picture = opened(data)
     try:
+        if side:
+            picture.draft("RGB", (2 * side, 2 * side))
         picture.load()
         picture = ImageOps.exif_transpose(picture)
         if picture.mode in _EIGHT_BITS:
@@ -141,7 +144,7 @@ def upright(data: bytes) -> Image.Image:
 
 def thumbnail(data: bytes, side: int) -> bytes:
     """At most `side` pixels wide and high, encoded anew as JPEG: nothing of the file but its look. Raises NoPicture."""
-    picture = upright(data)
+    picture = upright(data, side)
     picture.thumbnail((side, side))
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=85)

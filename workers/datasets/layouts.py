@@ -296,11 +296,7 @@ def _lists(how: ImageReading, stores: list[Store], beside: list[tuple[str, str, 
     everywhere = list(range(len(stores)))
     for one in chosen:
         code = _CODES[one.split]
-        found = [
-            Label(name, _CODES[split] if split else code, body, "", everywhere)
-            for name, split, body in beside
-            if name == one.name
-        ] or [
+        found = [Label(name, code, body, "", everywhere) for name, _split, body in beside if name == one.name] or [
             Label(
                 one.name,
                 _CODES[store.split] if store.split else code,
@@ -333,11 +329,12 @@ def _lists(how: ImageReading, stores: list[Store], beside: list[tuple[str, str, 
 
 
 def guessed_lists(stores: list[Store], beside: list[tuple[str, str, bytes]]) -> list[ListFile]:
-    """All that name pictures, with the split that their names say. Where there are files of train and test only, as with
+    """All that name pictures, with the split that was given or that their names say. Where there are files of train and test only, as with
     PaddleOCR, the test file is for evaluation."""
     found = [name for name, _split, body in beside if names_pictures(body[:65536])]
     found += sorted({name for store in stores for name, body in store.contents.texts.items() if names_pictures(body)})
     splits = {name: _split_of_file(name) for name in found}
+    splits |= {name: _CODES[split] for name, split, _body in beside if split and name in splits}
     test = DEV if TRAIN in splits.values() and DEV not in splits.values() else OUT
     words = {TRAIN: "train", DEV: "dev", OUT: "dev" if test == DEV else "out", None: ""}
     return [ListFile(name=name, split=words[splits[name]]) for name in found]

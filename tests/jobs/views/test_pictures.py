@@ -108,6 +108,10 @@ def test_label_files_beside_the_archive_are_of_their_splits(people: People) -> N
     }  # fmt: skip
     page = people.owner.get(f"/datasets/{dataset.pk}/describe/").text
     assert "12 for training" in page and "12 for evaluation" in page and "word 6" in page
+    # What is chosen here counts.
+    given = {"kind": "lines", "list_0": "train", "list_1": "out", "dev_fraction": "0.1", "seed": "1", "preview": "1"}
+    page = people.owner.post(f"/datasets/{dataset.pk}/describe/", given).text
+    assert "12 of which a share is set apart" in page and "12 of a test set, not used" in page
 
 
 def test_what_a_label_file_is_read_for_can_be_chosen(people: People) -> None:
