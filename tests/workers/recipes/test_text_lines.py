@@ -281,10 +281,9 @@ def test_a_line_is_as_wide_as_its_shape_says_and_squeezed_at_the_limit() -> None
     assert fitting.width_at((1000, 10), 32, 960) == 960
     assert fitting.width_at((1, 1000), 32, 960) == 1
     assert [fitting.steps_of(width, 4) for width in (1, 4, 5, 960)] == [1, 1, 2, 240]
-    file = io.BytesIO()
-    Image.fromarray(glyphs("abc", 10)).save(file, "PNG")
-    assert data.scaled(file.getvalue(), 32, 960, colour=False).shape == (1, 32, 80)
-    assert data.scaled(file.getvalue(), 32, 50, colour=True).shape == (3, 32, 50)
+    picture = Image.fromarray(glyphs("abc", 10))
+    assert data.scaled(picture, 32, 960, colour=False).shape == (1, 32, 80)
+    assert data.scaled(picture, 32, 50, colour=True).shape == (3, 32, 50)
 
 
 # --- real ranks -------------------------------------------------------------------------------
@@ -327,6 +326,8 @@ def test_lines_are_learnt_and_the_exported_program_reads_them(train: Any, lines:
     Image.fromarray(glyphs("abcdefabcdef", 4)).save(wide, "PNG")
     assert [one.cut for one in read([{"picture": base64.b64encode(wide.getvalue()).decode()}])] == [True]
 
+    with pytest.raises(ValueError, match="picture 2 cannot be decoded"):
+        read([{"picture": base64.b64encode(one).decode()} for one in (files[0], b"GIF89a")])
     picture = lines / "line.png"
     picture.write_bytes(files[0])
     assert _run_readme(folder, picture)["text"] == texts[0]

@@ -178,9 +178,9 @@ def _named(lines: Lines, places: list[int]) -> str:
 # --- pixels ----------------------------------------------------------------------------------
 
 
-def scaled(data: bytes, height: int, max_width: int, *, colour: bool) -> Pixels:
-    """A picture file as uint8 [1 or 3, height, width]. Raises NoPicture."""
-    picture = upright(data).convert("RGB" if colour else "L")
+def scaled(picture: Image.Image, height: int, max_width: int, *, colour: bool) -> Pixels:
+    """An upright picture as uint8 [1 or 3, height, width]."""
+    picture = picture.convert("RGB" if colour else "L")
     size = (width_at(picture.size, height, max_width), height)
     if picture.size != size:
         picture = picture.resize(size, Image.Resampling.BILINEAR)  # averages where it gets smaller
@@ -213,8 +213,8 @@ class Pictures:
     def _decoded(self, split: Any, row: int) -> Pixels:
         lines, settings = self.splits[split], self.settings
         try:
-            data = self._images.read(*lines.places[row])
-            return scaled(data, settings.height, settings.max_width, colour=settings.colour)
+            picture = upright(self._images.read(*lines.places[row]))
+            return scaled(picture, settings.height, settings.max_width, colour=settings.colour)
         except (NoPicture, ValueError) as error:
             problem = Text(
                 "The picture of row %(row)d of %(file)s cannot be decoded: %(problem)s",

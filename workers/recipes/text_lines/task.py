@@ -57,7 +57,6 @@ class TextLines:
             "height": settings.data.height,
             "colour": settings.data.colour,
             "reduction": settings.model.reduction,
-            "left_out": settings.data.leave_out,
         }
 
     def _refuse_or_leave_out(self, context: Context) -> None:
