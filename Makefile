@@ -7,7 +7,7 @@
 #   make check-deployment   nginx, docker-compose and systemd-analyze read the files of docs/deployment/
 #   make translations   extract new texts into locale/
 #   make lock     resolve the dependencies again into requirements/
-#   make bench-live, bench-record, bench-ingest, bench-chart, bench-transfer, bench-lstm
+#   make bench-live, bench-record, bench-ingest, bench-chart, bench-transfer, bench-trainer, bench-lstm
 #   make pictures   the pictures of docs/guide, from a running Evenkeel
 
 SHELL := /bin/bash
