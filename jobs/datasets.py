@@ -434,6 +434,7 @@ def register(
     sequences: dict[str, Any] | None = None,
     tagging: dict[str, Any] | None = None,
     label_files: list[Path] | None = None,
+    leave_out: bool = False,
     dev_fraction: float = 0.1,
     seed: int = 2026,
     baseline: bool = True,
@@ -450,7 +451,9 @@ def register(
         raise Unfit(["The name must have 1 to 100 characters."])
     of_pictures = kind in PICTURE_KINDS or places.is_archive(source.name)
     sources = _picture_sources(source, label_files or []) if of_pictures else _sources(source)
-    chosen: dict[str, Any] = {"kind": kind, "split_column": "", "dev_fraction": dev_fraction, "seed": seed}
+    chosen: dict[str, Any] = {
+        "kind": kind, "split_column": "", "dev_fraction": dev_fraction, "seed": seed, "leave_out": leave_out,
+    }  # fmt: skip
     try:
         if of_pictures:
             seen: Look | PictureLook = picture_datasets.look_at(sources)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
+from PIL import Image
 
 from jobs import datasets, sample
 from jobs.models import Dataset
@@ -144,3 +145,23 @@ def test_command_says_what_is_wrong(tmp_path: Path, options: list[str], said: st
     source = write(tmp_path / "all.jsonl", rows(40, "a", "b"))
     with pytest.raises(CommandError, match=said):
         call_command("register_dataset", str(source), "--name=set", *options)
+
+
+def test_pictures_are_registered_with_their_label_files_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "words"
+    folder.mkdir()
+    for i in range(20):
+        Image.new("L", (60, 16), i).save(folder / f"{i}.png")
+    (folder / "broken.png").write_bytes(b"\x89PNG no more")
+    names = [*(f"{i}.png" for i in range(20)), "broken.png"]
+    (tmp_path / "gt.txt").write_text("".join(f"{name}\tword {i}\n" for i, name in enumerate(names)))
+    given = [str(folder), "--name", "words", "--shared", "--kind", "lines", "--no-baseline"]
+    given += ["--label-file", str(tmp_path / "gt.txt")]
+    with pytest.raises(CommandError, match=r"gt\.txt:21 \(broken\.png: a broken PNG\)"):
+        call_command("register_dataset", *given)
+    call_command("register_dataset", *given, "--leave-out")
+    assert "18 train, 2 dev rows" in capsys.readouterr().out
+    dataset = Dataset.objects.get()
+    assert dataset.kind == "lines" and (datasets.settings.STORAGE_ROOT / dataset.key / "images.bin").is_file()

@@ -58,6 +58,9 @@ class Command(BaseCommand):
             dest="label_files",
             help="of pictures, a line each with path, tab, label or text; may be given twice",
         )
+        parser.add_argument(
+            "--leave-out", action="store_true", help="leave out rows with errors instead of refusing the dataset"
+        )
         parser.add_argument("--dev-fraction", type=float, default=0.1, help="of one file, set apart for evaluation")
         parser.add_argument("--seed", type=int, default=2026, help="of that split")
         parser.add_argument("--no-baseline", action="store_true", help="do not fit the bag-of-characters baseline")
@@ -73,7 +76,7 @@ class Command(BaseCommand):
             if owner is None:
                 raise CommandError(f"There is no user “{options['owner']}”.")
         names = (
-            "name", "shared", "description", "text_column", "text_b_column", "label_column", "kind", "label_files", "dev_fraction", "seed",
+            "name", "shared", "description", "text_column", "text_b_column", "label_column", "kind", "label_files", "leave_out", "dev_fraction", "seed",
         )  # fmt: skip
         how = {name: options[name] for name in SequenceReading.model_fields if options.get(name) is not None}
         tagging = {name: options[name] for name in TagReading.model_fields if options.get(name) is not None}
