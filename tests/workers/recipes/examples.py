@@ -193,6 +193,8 @@ EXAMPLES: dict[str, Example] = {
         chance={
             "regularisation": {"dropout": 0.2, "drop_path": 0.2},
             "augmentation": {"rotation": 10.0, "brightness": 0.2, "contrast": 0.2, "erasing": 0.3, "mixup": 0.2},
+            # BatchNorm over a few pictures has steep gradients: the loss scale has far to fall.
+            "limits": {"skip_limit": 60},
         },
     ),
     "text_lines": Example(

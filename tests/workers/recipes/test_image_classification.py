@@ -277,6 +277,10 @@ def configuration(**values: Any) -> model.Configuration:
 def test_every_network_gives_logits_and_a_gradient_to_every_weight(values: dict[str, Any]) -> None:
     about = configuration(**values)
     network = networks.build(about.dump(), dropout=0.1)
+    for block in getattr(network, "blocks", []):
+        # New blocks begin as what goes beside their branch, into which no gradient comes in the first step.
+        assert not block.last_norm.weight.numpy().any()
+        block.last_norm.weight.set_value(paddle.ones_like(block.last_norm.weight))
     logits = network(numbered(2, about.size))
     assert logits.shape == [2, 3]
     logits.square().sum().backward()
