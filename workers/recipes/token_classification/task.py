@@ -78,7 +78,12 @@ class TokenClassification:
             "id2label": dict(enumerate(self.tags.names)),
             "label2id": {name: i for i, name in enumerate(self.tags.names)},
         }
-        return model.build(self.settings, self.pretrained, self.tokenizer.vocab_size, "TokenClassification", own)
+        built = model.build(self.settings, self.pretrained, self.tokenizer.vocab_size, "TokenClassification", own)
+        # It sums up whole texts, which nothing here asks for: without a gradient it is no part of training.
+        pooler = getattr(getattr(built, built.base_model_prefix), "pooler", None)
+        for parameter in pooler.parameters() if pooler is not None else ():
+            parameter.stop_gradient = True
+        return built
 
     def batch(self, split: Split, rows: Rows) -> Batch:
         """Ids and labels [rows, the longest]."""
