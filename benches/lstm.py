@@ -397,7 +397,7 @@ def truth(found: dict[str, list[Result]], large: dict[str, list[Result]]) -> str
             f"{rate(both)}, the preset Recurrent in {rate(best)}, with re-runs in {rate(again)}. Goal, {goal}: "
             f"{'met' if hits >= GOAL and low else 'MISSED'}.",
             f"- It takes no fp16: in float32, {rate(plain32)} succeed without and {rate(clip32)} with clipping.",
-            f"- The two do different things. NaN at the end: {nan['plain']} plain, {nan['clip']} with clipping only, "
+            f"- What each removes. NaN at the end: {nan['plain']} plain, {nan['clip']} with clipping only, "
             f"{nan['scaling']} with loss scaling only, {nan['both']} with both. Worse than the median: {bad['plain']}, "
             f"{bad['clip']}, {bad['scaling']} and {bad['both']}.",
             f"- Faster: {_speed(plain32, clip32, 'in float32 with clipping')}; {_speed(plain, both, 'in fp16 with both')}. "
@@ -480,7 +480,8 @@ def cached(folder: Path) -> Results:
     for path in folder.glob("*.jsonl"):
         for text in path.read_text().splitlines():
             row = json.loads(text)
-            results.setdefault((row.pop("spikes"), row.pop("arm")), {})[row.pop("seed")] = Result(**row)
+            key, seed = (row.pop("spikes"), row.pop("arm")), row.pop("seed")
+            results.setdefault(key, {})[seed] = Result(**row)
     return results
 
 
