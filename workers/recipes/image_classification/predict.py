@@ -17,6 +17,9 @@ from workers.images import NoPicture, Pixels
 from workers.recipes.image_classification import data, export
 from workers.recipes.image_classification.settings import Fit
 
+# An answer has an end, however many labels there are.
+MOST_LABELS = 500
+
 
 def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
     """Takes about as long as importing Paddle if that is not done yet."""
@@ -31,7 +34,8 @@ def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
         return [
             Prediction(
                 scores=[
-                    Score(label=labels[i], probability=float(shares[i])) for i in np.argsort(-shares, kind="stable")
+                    Score(label=labels[i], probability=float(shares[i]))
+                    for i in np.argsort(-shares, kind="stable")[:MOST_LABELS]
                 ]
             )
             for shares in _softmax(logits_of(np.stack(pictures)))
