@@ -113,8 +113,10 @@ def moments_of(model: Any, optimizer: Any) -> Arrays:
 def set_moments(model: Any, optimizer: Any, moments: Arrays) -> None:
     if not moments:
         return
-    make_moments(optimizer, [parameter for parameter in model.parameters() if not parameter.stop_gradient])
     parameters = dict(model.named_parameters())
+    # Of parameters that never had a gradient there are none.
+    had = {key.partition("/")[2] for key in moments}
+    make_moments(optimizer, [parameter for name, parameter in parameters.items() if name in had])
     for key, array in moments.items():
         accumulator, _, name = key.partition("/")
         optimizer._accumulators[accumulator][_key(optimizer, parameters[name])].set_value(array)

@@ -21,6 +21,7 @@ OPTIONS: dict[str, Any] = {
     "training": {"batch_size": 3, "max_steps": 110, "epochs": 100},
     "precision": {"mode": "fp16"},
     "loss_scaling": {"init_scale": 2.0**24, "growth_interval": 7, "hysteresis": 2},
+    "limits": {"skip_limit": 60},
     "clipping": {"mode": "zclip", "adaptive_warmup": 5},
     "spikes": {"action": "skip", "window": 16, "active_after": 8, "sigmas": 3.0},
     "checkpoints": {"every_steps": 4, "evaluate_every_steps": 10, "keep": 2},
