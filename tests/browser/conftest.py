@@ -92,41 +92,61 @@ def data(transactional_db: None) -> Dataset:
     return seed.dataset()
 
 
-@pytest.fixture
-def site(
-    transactional_db: None, redis_server: RedisServer, browser: Browser, tmp_path: Path, settings: Any
-) -> Iterator[Site]:
-    settings.REDIS_URL = redis_server.url
-    settings.STORAGE_ROOT = tmp_path / "storage"
+@dataclass
+class Server:
+    url: str
+    storage: Path
+    log: Path
+
+
+@pytest.fixture(scope="module")
+def server(
+    django_db_setup: None, _redis_of_session: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """One for a module: importing Django takes longer than most tests. The database is emptied under it after each."""
+    from django.conf import settings
+
+    folder = tmp_path_factory.mktemp("site")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    log = tmp_path / "web.log"
+    made = Server(f"http://127.0.0.1:{port}", folder / "storage", folder / "web.log")
     environment = os.environ | {
         "DATABASE_URL": _database_url(),
-        "REDIS_URL": redis_server.url,
-        "STORAGE_ROOT": str(settings.STORAGE_ROOT),
+        "REDIS_URL": _redis_of_session.url,
+        "STORAGE_ROOT": str(made.storage),
         "SECRET_KEY": settings.SECRET_KEY,
     }
     command = [sys.executable, "-m", "uvicorn", "webapp.asgi:application", "--port", str(port)]
-    with log.open("wb") as output:
-        server = subprocess.Popen(
+    with made.log.open("wb") as output:
+        process = subprocess.Popen(
             [*command, "--timeout-graceful-shutdown", "1"], env=environment, stdout=output, stderr=output
         )
-    made = Site(f"http://127.0.0.1:{port}", browser, [], [])
     try:
-        _wait_for(made.url + "/healthz", server, log)
+        _wait_for(made.url + "/healthz", process, made.log)
         yield made
-        assert made.complaints == [], f"the browser complained; server log:\n{log.read_text()[-4000:]}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def site(
+    transactional_db: None, redis_server: RedisServer, server: Server, browser: Browser, settings: Any
+) -> Iterator[Site]:
+    settings.REDIS_URL = redis_server.url
+    settings.STORAGE_ROOT = server.storage
+    made = Site(server.url, browser, [], [])
+    try:
+        yield made
+        assert made.complaints == [], f"the browser complained; server log:\n{server.log.read_text()[-4000:]}"
     finally:
         for page in made.pages:
             page.context.close()
-        server.terminate()
-        try:
-            server.wait(10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
 
 
 def _database_url() -> str:

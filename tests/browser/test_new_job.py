@@ -21,7 +21,7 @@ def test_errors_block_and_warnings_want_a_tick(site: Site, person: User, data: D
     page.goto("/jobs/new/")
     page.get_by_label("Name", exact=True).fill("checked")
     check = page.locator("#check")
-    expect(check).to_contain_text("Nothing speaks against it.")
+    expect(check).to_contain_text("The weights are random, and a learning rate of 5e-05 is one for fine-tuning")
 
     page.get_by_label("Batch per rank").fill("4096")
     page.get_by_role("button", name="All settings").click()
@@ -79,7 +79,8 @@ def test_a_job_is_cloned_changed_and_submitted(site: Site, person: User, data: D
     page.get_by_label("Ranks per host").fill("4")
     expect(page.locator("#check")).to_contain_text(f"Job {job.pk} ran on 2 ranks, this one on 4")
     page.get_by_label("Learning rate").fill("6e-5")
-    expect(page.locator("#check")).to_contain_text("Nothing speaks against it.")
+    expect(page.locator("#check")).to_contain_text("a learning rate of 6e-05 is one for fine-tuning")
+    expect(page.locator("#check")).not_to_contain_text("this one on 4")
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_role("heading", name="first, again")).to_be_visible()
     new = Job.objects.latest("pk").newest
