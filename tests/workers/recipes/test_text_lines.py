@@ -22,7 +22,18 @@ from tests.workers.recipes.examples import glyphs, write_lines
 from tests.workers.trainer.conftest import Attempt, make_attempt, settings
 from tests.workers.trainer.test_loop import InProcess, same
 from workers.contract import records
-from workers.recipes.text_lines import augment, ctc, data, export, fitting, metrics, model, predict
+from workers.recipes.text_lines import (
+    augment,
+    baseline,
+    ctc,
+    data,
+    export,
+    first_batch,
+    fitting,
+    metrics,
+    model,
+    predict,
+)
 from workers.recipes.text_lines.settings import AugmentationSettings
 from workers.trainer.modes import evaluating
 
@@ -284,6 +295,46 @@ def test_a_line_is_as_wide_as_its_shape_says_and_squeezed_at_the_limit() -> None
     picture = Image.fromarray(glyphs("abc", 10))
     assert data.scaled(picture, 32, 960, colour=False).shape == (1, 32, 80)
     assert data.scaled(picture, 32, 50, colour=True).shape == (3, 32, 50)
+
+
+def test_lines_are_kept_as_long_as_there_is_room_and_a_broken_one_is_named(lines: Path) -> None:
+    rows = {"dev": data.read(lines / "dev.jsonl")}
+    roomy, narrow = (settings("text_lines", data={"height": 16, "cache_gib": gib}) for gib in (1.0, 1e-6))
+    kept, again = data.Pictures(lines, rows, roomy), data.Pictures(lines, rows, narrow)
+    for row in (0, 1, 0, 2):
+        assert np.array_equal(kept.of("dev", row), again.of("dev", row))
+    assert kept.of("dev", 2) is kept.of("dev", 2) and again.of("dev", 2) is not again.of("dev", 2)
+    offset, size = rows["dev"].places[4]
+    (lines / "images.bin").chmod(0o600)
+    with (lines / "images.bin").open("r+b") as file:
+        file.seek(offset + 20)
+        file.write(bytes(size - 20))
+    with pytest.raises(model.TrainingFailed, match=r"The picture of row 5 of dev.jsonl cannot be decoded") as caught:
+        data.Pictures(lines, rows, roomy).of("dev", 4)
+    assert str(caught.value.reason) == "bad_data"
+
+
+@pytest.mark.parametrize(
+    "change", [{"text": 7}, {"image": [0]}, {"size": [0, 3]}, {"weight": -1}, {"weight": True}, {"text": None}]
+)
+def test_a_row_that_is_no_line_is_named(lines: Path, change: dict[str, Any]) -> None:
+    path = lines / "train.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[6] |= change
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(model.TrainingFailed, match=r"Row 7 of train.jsonl is not a picture with its text."):
+        data.read(path)
+
+
+def test_the_check_of_a_dataset_shows_what_the_model_sees_and_what_is_to_be_beaten(lines: Path) -> None:
+    seen = first_batch.first_batch(lines)
+    assert seen["batch"] == 32 and seen["characters"] == 6 and seen["squeezed_share"] == 0.0
+    assert seen["padded_to"] == max(row["width"] for row in seen["rows"])
+    row = seen["rows"][0]
+    assert row["needed"] == fitting.needed_steps(row["text"]) and row["steps"] == -(-row["width"] // 4)
+    found = baseline.baselines(lines)
+    assert found.keys() == {"cer/commonest_text", "cer/nearest_line"}
+    assert found["cer/nearest_line"] < found["cer/commonest_text"] <= 3
 
 
 # --- real ranks -------------------------------------------------------------------------------

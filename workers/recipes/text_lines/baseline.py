@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import NearestNeighbors
 
 from workers.datasets import splits
 from workers.images import Images, upright
@@ -35,7 +35,7 @@ def baselines(folder: Path) -> dict[str, float]:
     commonest = Counter(written).most_common(1)[0][0]
     with Images(folder) as images:
         seen, asked = (np.stack([_small(images, row) for row in rows]) for rows in (train, dev))
-    nearest = KNeighborsClassifier(1).fit(seen, np.arange(len(train))).predict(asked)
+    nearest = NearestNeighbors(n_neighbors=1).fit(seen).kneighbors(asked, return_distance=False)[:, 0]
     return {
         "cer/commonest_text": _error_rate([commonest] * len(texts), texts),
         "cer/nearest_line": _error_rate([written[i] for i in nearest.tolist()], texts),
