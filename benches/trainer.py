@@ -339,6 +339,11 @@ def document(cases: list[Case], seconds: float, loads: list[float]) -> tuple[str
         ("at most one read from the device more than the bare loop", reads_met),
     ]
     blocks = [f"{case.found['rounds']} rounds of {case.found['steps']} steps" for case in cases]
+    busy = (
+        ""
+        if max(loads) <= 1.5 * (os.cpu_count() or 1)
+        else " **It was busy with other work, so that times say little.**"
+    )
     profiled = [case for case in cases if case.mode == "fp16" or case.model == "ernie"]
     text = f"""# What the trainer's statistics cost
 
@@ -348,7 +353,7 @@ Made by `make bench-trainer`; no number here is typed by hand.
 
 {about[2]}
 
-- Machine: {environment()}; load {min(loads):.1f} to {max(loads):.1f}.
+- Machine: {environment()}; load {min(loads):.1f} to {max(loads):.1f}.{busy}
 - Took {seconds / 60:.0f} minutes. Blocks: {"; ".join(dict.fromkeys(blocks))}.
 
 {chr(10).join(f"- Goal, {goal}: {'met' if met else 'MISSED'}." for goal, met in goals)}
