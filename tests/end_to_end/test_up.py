@@ -160,7 +160,11 @@ def test_events_and_progress_are_told_a_line_each(stack: Stack) -> None:
 
 @pytest.mark.parametrize(
     "port, said",
-    [("many", "PORT must be a number from 1 to 65535, not “many”"), ("0", "not “0”"), ("99999", "not “99999”")],
+    [
+        ("many", "PORT must be a number from 1 to 65535, not “many”"),
+        pytest.param("0", "not “0”", marks=pytest.mark.slow),
+        pytest.param("99999", "not “99999”", marks=pytest.mark.slow),
+    ],
 )
 def test_a_wrong_port_is_one_sentence(stack: Stack, port: str, said: str) -> None:
     result = stack.manage("up", "--port", port, check=False)
