@@ -153,16 +153,17 @@ def test_todays_settings_win_over_what_the_checkpoint_had(train: Any) -> None:
     assert set(powers.values()) == {0.5**10}
 
 
-def test_another_batch_size_goes_on_at_the_same_row(train: Any) -> None:
+def test_another_batch_size_and_number_of_ranks_go_on_at_the_same_row(train: Any) -> None:
     first = train("first", training={"batch_size": 4, "max_steps": 5})
     checkpoint = first.checkpoints()[-1]
-    second = train("second", start_from=checkpoint, training={"batch_size": 11, "max_steps": None, "epochs": 1})
+    sizes = {"batch_size": 6, "max_steps": None, "epochs": 1}
+    second = train("second", start_from=checkpoint, world=2, training=sizes)
     records = second.steps()
-    # 64 rows, 20 of them taken: four batches of 11 are left.
-    assert [record["samples"] for record in records] == [11, 11, 11, 11]
+    # 64 rows, 20 of them taken: three batches of 12 are left, and 8 rows.
+    assert [[record["samples"] for record in second.steps(rank)] for rank in (0, 1)] == [[6, 6, 6, 4]] * 2
     assert {record["epoch"] for record in records} == {0}
     (note,) = second.events("note")
-    assert "after 20 of 64 rows. Batches of 11 rows from there on" in note["text"]
+    assert "after 20 of 64 rows. Batches of 12 rows from there on" in note["text"]
     (plan,) = second.events("plan")
     assert plan["total_steps"] == 9
 
