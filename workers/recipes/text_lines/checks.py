@@ -20,6 +20,8 @@ from workers.recipes.text_lines.fitting import steps_of, width_at
 
 MEASURED_HEIGHT = 32
 SQUEEZED_SHARE = 0.01
+# So many of the narrowest lines of a split are known one by one (workers/datasets/pictures.py).
+SATURATED = 300
 BATCH_FOR_STATISTICS = 8
 
 
@@ -35,11 +37,13 @@ def texts_fit_lines(settings: Any, facts: Facts) -> Iterator[Finding]:
     if not bad:
         return
     needed, available = max(bad, key=lambda pair: pair[0] - pair[1])
-    values = {"count": len(bad), "needed": needed, "available": available, "reduction": reduction}
+    count = f"{len(bad)}+" if len(bad) >= SATURATED else str(len(bad))
+    values = {"count": count, "needed": needed, "available": available, "reduction": reduction}
     if data.leave_out:
         yield Finding(
-            "%(count)d lines or more are left out: their texts need more steps than their pictures give with %(reduction)d pixels "
-            "per step, in one case %(needed)d of %(available)d. With fewer pixels per step or a greater height there is room.",
+            "Lines that are left out, because their texts need more steps than their pictures give with %(reduction)d pixels per "
+            "step: %(count)s; one needs %(needed)d, and there are %(available)d. With fewer pixels per step or a greater height "
+            "there is room.",
             "warning",
             "texts_left_out",
             "model.reduction",
@@ -47,8 +51,8 @@ def texts_fit_lines(settings: Any, facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield Finding(
-            "%(count)d lines or more have texts that need more steps than their pictures give with %(reduction)d pixels per step, "
-            "in one case %(needed)d of %(available)d: CTC cannot learn them. Take fewer pixels per step or a greater height, or "
+            "Lines whose texts need more steps than their pictures give with %(reduction)d pixels per step: %(count)s; one needs "
+            "%(needed)d, and there are %(available)d. CTC cannot learn them. Take fewer pixels per step or a greater height, or "
             "leave such lines out.",
             "error",
             "texts_do_not_fit",

@@ -139,13 +139,13 @@ def steps(size: tuple[int, int], settings: TextLinesSettings) -> int:
 
 
 def refusal(split: str, lines: Lines, found: Impossible, settings: TextLinesSettings) -> Text:
-    """Why a split cannot be trained on, with rows and what to do."""
+    """Why a split cannot be trained on, with its rows."""
     parts: list[Text] = []
     file = f"{split}.jsonl"
     if found.empty:
         parts.append(
             Text(
-                "%(count)d rows of %(file)s have no text: %(rows)s.",
+                "Rows of %(file)s without a text: %(count)d (%(rows)s).",
                 count=len(found.empty),
                 file=file,
                 rows=_named(lines, found.empty),
@@ -155,8 +155,8 @@ def refusal(split: str, lines: Lines, found: Impossible, settings: TextLinesSett
         first = found.too_long[0]
         parts.append(
             Text(
-                "%(count)d rows of %(file)s have a text that needs more steps than their picture gives: %(rows)s. The first "
-                "needs %(needed)d, of its picture there are %(steps)d.",
+                "Rows of %(file)s with a text that needs more steps than the picture gives: %(count)d (%(rows)s). The "
+                "first needs %(needed)d, and there are %(steps)d.",
                 count=len(found.too_long),
                 file=file,
                 rows=_named(lines, found.too_long),
@@ -164,14 +164,11 @@ def refusal(split: str, lines: Lines, found: Impossible, settings: TextLinesSett
                 steps=steps(lines.sizes[first], settings),
             )
         )
-    parts.append(
-        Text("Repair them, leave such rows out (data.leave_out), or give a text more steps: fewer pixels per step.")
-    )
     return Text.joined(*parts)
 
 
 def _named(lines: Lines, places: list[int]) -> str:
-    named = ", ".join(f"{lines.numbers[i]} ({lines.ids[i]})" for i in places[:ROWS_NAMED])
+    named = ", ".join(f"{lines.numbers[i]} = {lines.ids[i]}" for i in places[:ROWS_NAMED])
     return named + (" …" if len(places) > ROWS_NAMED else "")
 
 

@@ -65,10 +65,11 @@ class TextLines:
         if not any(found.values()):
             return
         if not self.settings.data.leave_out:
-            texts = [
-                data.refusal(split, self.lines[split], found[split], self.settings) for split in SPLITS if found[split]
-            ]
-            raise TrainingFailed(EndReason.BAD_DATA, Text.joined(*texts))
+            texts = [data.refusal(split, self.lines[split], found[split], self.settings) for split in SPLITS]
+            advice = Text(
+                "Repair them, leave such rows out (data.leave_out), or give a text more steps: fewer pixels per step."
+            )
+            raise TrainingFailed(EndReason.BAD_DATA, Text.joined(*texts, advice))
         for split in SPLITS:
             left_out = {*found[split].empty, *found[split].too_long}
             self.lines[split] = self.lines[split].without(left_out)
