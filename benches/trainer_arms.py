@@ -502,7 +502,7 @@ def main() -> int:
 def _alone(case: dict[str, Any], rank: int, number: int) -> None:
     os.environ.update(PADDLE_MASTER=case["master"], PADDLE_TRAINER_ENDPOINTS=",".join(case["endpoints"]))
     os.environ["PADDLE_CURRENT_ENDPOINT"] = case["endpoints"][rank]
-    with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="evenkeel-bench-", ignore_cleanup_errors=True) as folder:
         (Path(folder) / "run").mkdir()
         found = {"measure": measure, "memory": memory}[case["what"]](case, Path(folder) / "run")
     if rank == 0:

@@ -72,6 +72,21 @@ def test_statistics_of_batchnorm_move_only_on_applied_steps(in_process: Any) -> 
     assert work.attempt.final()["after._mean"].tobytes() == normalised.layer._mean.numpy().tobytes()
 
 
+def test_a_buffer_is_remembered_unless_the_model_says_that_it_never_moves() -> None:
+    class Counting(paddle.nn.Layer):  # type: ignore[misc]
+        constants = ("factor",)
+
+    model = Counting()
+    model.register_buffer("factor", paddle.ones([2]))
+    model.register_buffer("seen", paddle.zeros([1]))
+    statistics = Statistics(model)
+    statistics.remember()
+    model.seen.add_(paddle.ones([1]))
+    statistics.put_back()
+    assert len(statistics.tensors) == 1
+    assert model.seen.item() == 0.0
+
+
 def test_drop_path_leaves_out_whole_samples_and_keeps_the_mean() -> None:
     layer, x = DropPath(0.25), paddle.ones([4000, 3, 2])
     paddle.seed(4)

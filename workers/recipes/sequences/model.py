@@ -43,6 +43,8 @@ class Recurrent(paddle.nn.Layer):  # type: ignore[misc]
     units of the normalised target. Values are raw; the normalisation is part of the model. What stands after a
     sample's length is never looked at."""
 
+    constants = ("shift", "scale")
+
     def __init__(self, configuration: Configuration, dropout: float = 0.0, open_forget_gate: bool = False) -> None:
         super().__init__()
         self.configuration = configuration
