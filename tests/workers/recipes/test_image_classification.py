@@ -618,6 +618,7 @@ def digits_attempt(path: Path, folder: Path, preset: str, **changes: Any) -> Att
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_digits_are_learnt_by_a_narrow_resnet(zygote: Any, digits: Path, tmp_path: Path) -> None:
     made = digits_attempt(tmp_path / "run", digits, "small_pictures", **{"training.max_steps": None, "data.size": 8})
     attempt = Ranks(zygote, made, {}).wait()
@@ -627,6 +628,7 @@ def test_digits_are_learnt_by_a_narrow_resnet(zygote: Any, digits: Path, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_digits_are_learnt_by_a_small_vit(zygote: Any, digits: Path, tmp_path: Path) -> None:
     changes = {
         "data.size": 8, "model.patch": 2, "model.hidden_size": 48, "model.layers": 3, "training.epochs": 15,
@@ -640,6 +642,7 @@ def test_digits_are_learnt_by_a_small_vit(zygote: Any, digits: Path, tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "sizes", [{"architecture": "vit", "hidden_size": 16, "layers": 2}, {"width": 8, "norm": "group"}]
 )
