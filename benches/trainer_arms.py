@@ -35,6 +35,7 @@ from workers.contract.training import Precision
 from workers.recipes import registry
 from workers.run_folder import RunFolder
 from workers.trainer import gradients, loop
+from workers.trainer.agreement import _EACH, PER_RANK
 from workers.trainer.memory import Memory
 from workers.trainer.precision import Caster, _cpu_allowed
 from workers.trainer.ranks import Ranks
@@ -184,7 +185,7 @@ def bare(setting: Setting, pause: Callable[[], None], written: Callable[..., Non
         optimizer.clear_grad()
         rate.step()
         if ranks.world > 1:
-            ranks.sum(np.zeros(7 + 3 * ranks.world))
+            ranks.sum(np.zeros(PER_RANK + len(_EACH) * ranks.world))  # as large as Evenkeel's
         if written:
             written(step, loss, clip.norm, rate.get_lr(), scaler, began, data_s)
 
