@@ -223,6 +223,9 @@ def train(run: Run) -> EndReason:
             extras[records.LOCAL_NORM] = own_norm
         if spike:
             extras[records.SPIKE] = spike.what
+        samples = sum(map(len, shares))
+        if own_weight != samples:
+            extras[records.COUNTED] = own_weight
         run.steps.record(
             {
                 "v": records.VERSION,
@@ -241,7 +244,7 @@ def train(run: Run) -> EndReason:
                 "found_inf": found_inf,
                 "skipped": facts.skipped,
                 "batch_id": f"{at.epoch}:{sampler.index(at)}",
-                "samples": sum(map(len, shares)),
+                "samples": samples,
                 "tokens": _tokens(batches, shares),
                 "step_ms": (time.perf_counter() - started) * 1e3,
                 "data_ms": data_s * 1e3,

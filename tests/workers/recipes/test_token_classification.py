@@ -155,6 +155,9 @@ def test_one_rank_with_twice_the_batch_does_the_same_as_two_ranks_and_as_two_mic
         assert a["loss_all"] == pytest.approx(b["loss_all"], rel=1e-5) == pytest.approx(c["loss_all"], rel=1e-5)
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-4) == pytest.approx(c["grad_norm"], rel=1e-4)
         assert np.isfinite(a["loss_all"]) and a["skipped"] is None
+    # Each rank says how many valid labels its part of the batch had.
+    counted = [[record["extras"]["counted"] for record in two.steps(rank)] for rank in (0, 1)]
+    assert [sum(both) for both in zip(*counted, strict=True)] == [record["extras"]["counted"] for record in one.steps()]
     f1 = [attempt.events("evaluation")[-1]["metrics"]["f1"] for attempt in (one, two, parts)]
     assert f1 == pytest.approx([f1[0]] * 3, abs=1e-6)
 
