@@ -128,7 +128,7 @@ class SettingsForm:
         for name, info in recipe.settings.model_fields.items():
             model = info.annotation
             if isinstance(model, type) and issubclass(model, SettingsGroup):
-                group = SettingGroup(name, _title(name, info), _(_first_line(model.__doc__)))
+                group = SettingGroup(name, _title(name, info), _(_first_paragraph(model.__doc__)))
                 group.fields = [_field(f"{name}.{key}", key, inner) for key, inner in model.model_fields.items()]
                 self.groups.append(group)
             else:
@@ -268,8 +268,8 @@ def _dig(settings: Mapping[str, Any], name: str, default: Any) -> Any:
     return value
 
 
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().split("\n\n")[0].replace("\n", " ")
+def _first_paragraph(text: str | None) -> str:
+    return " ".join((text or "").strip().split("\n\n")[0].split())
 
 
 def _title(name: str, info: FieldInfo) -> str:

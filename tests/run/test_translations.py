@@ -86,7 +86,7 @@ def test_templates_have_no_text_outside_of_translate(path: Path) -> None:
             )
         elif token.token_type is TokenType.TEXT and not wrapped:
             plain.append(token.contents)
-    names = {"Evenkeel", "UTC", "SHA", "sha", "ms", "CSV", "JSON", "Lines", "jsonl", "Parquet", "VisualDL"}
+    names = {"Evenkeel", "UTC", "SHA", "sha", "ms", "CSV", "JSON", "Lines", "jsonl", "zip", "Parquet", "VisualDL"}
     assert sorted(set(_words("".join(plain))) - names) == []
 
 
@@ -108,6 +108,8 @@ NAMES = {
     "job", "folder", "hub", "ernie", "base", "zh", "nano", "train", "dev", "python", "paddlepaddle", "paddlenlp",
     "evenkeel", "device", "cpu", "sha", "text", "label", "none", "ms",
     "BERT", "RoBERTa", "ELECTRA", "Adam", "SGD", "LSTM", "GRU", "DropPath", "Jozefowicz", "softmax", "matmul", "layer", "bias", "chnsenticorp",
+    "ImageNet", "ResNet", "ViT", "Vision", "Mixup", "mixup", "Zhang", "Zhong", "CRNN", "Shi", "CTC", "BatchNorm", "GroupNorm", "PaddleOCR", "paddle", "vision",
+    "zip", "tar", "gz",
     "CSV", "TSV", "Lines", "Parquet", "VisualDL", "jsonl", "manage", "py", "export", "format", "parquet",
     # What hosts and their Python say of themselves, and the labels of the seeded rows.
     "Example", "Debian", "GNU", "Linux", "bookworm", "amd", "Python", "NumPy", "OMP", "NUM", "THREADS",
@@ -209,6 +211,9 @@ def test_pages_are_chinese_from_top_to_bottom(rows: dict[str, Any], client: Clie
         "/jobs/new/?mode=full&preset=small",
         "/jobs/new/?mode=full&recipe=sequences",
         "/jobs/new/?mode=full&recipe=text_regression",
+        "/jobs/new/?mode=full&recipe=token_classification",
+        "/jobs/new/?mode=full&recipe=image_classification",
+        "/jobs/new/?mode=full&recipe=text_lines",
         "/jobs/new/import/",
         "/hosts/",
         "/not-there/",

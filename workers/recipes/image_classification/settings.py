@@ -285,7 +285,7 @@ class AugmentationSettings(SettingsGroup):
     erasing: float = setting(
         0.0,
         "Random erasing",
-        "Share of the pictures in which a rectangle of 2 to 33 % of the area is set to the mean colour (Zhong et al. 2017).",
+        "Share of the pictures in which a rectangle of 0.02 to 0.33 of the area is set to the mean colour (Zhong et al. 2017).",
         ge=0,
         le=1,
     )
