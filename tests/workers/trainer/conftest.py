@@ -110,7 +110,7 @@ class Zygote:
     def close(self) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=60)
         self.process.stdout.close()
 
 
