@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from django.conf import settings
@@ -193,18 +193,21 @@ def packed(folder: Path) -> Iterator[bytes]:
     split, as they can be uploaded again. Raises FileNotFoundError before the first piece."""
     with (folder / IMAGES).open("rb", buffering=0) as images:
         sink = _Sink()
-        written: set[str] = set()
+        written: dict[str, list[int]] = {}
         with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, compresslevel=0) as archive:
             for split in SPLITS:
                 said: list[str] = []
                 with (folder / f"{split}.jsonl").open(encoding="utf-8") as lines:
                     for line in lines:
                         row = json.loads(line)
-                        said.append(f"{row['id']}\t{row['text'] if 'text' in row else row['label']}\n")
-                        if row["id"] not in written:
-                            written.add(row["id"])
-                            offset, size = row["image"]
-                            archive.writestr(row["id"], os.pread(images.fileno(), size, offset))
+                        name, (offset, size) = row["id"], row["image"]
+                        if written.get(name, row["image"]) != row["image"]:
+                            # Archives may hold several pictures of one name.
+                            name = f"{PurePosixPath(name).with_suffix('')}-{offset}{PurePosixPath(name).suffix}"
+                        said.append(f"{name}\t{row['text'] if 'text' in row else row['label']}\n")
+                        if name not in written:
+                            written[name] = row["image"]
+                            archive.writestr(name, os.pread(images.fileno(), size, offset))
                             yield sink.take()
                 archive.writestr(f"{split}.txt", "".join(said), compresslevel=6)
                 yield sink.take()

@@ -6,13 +6,16 @@ Names are only compared and shown. Links, devices, names that lead out and what 
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
 from array import array
 from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -33,6 +36,8 @@ MOST_TEXT_BYTES = 512 * 2**20
 HEAD_TEXT_BYTES, HEAD_UNPACKED_BYTES, HEAD_DIRECTORY_BYTES = 16 * 2**20, 256 * 2**20, 16 * 2**20
 # A name in a tar that is longer fills memory.
 _LONGEST_HEADER_BYTES = 2**20
+# As paths on Linux. The dataset is given back as a zip, which has 65,535 bytes for a name.
+LONGEST_NAME = 4096
 TEXT_SUFFIXES = (".txt", ".tsv", ".csv")
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".dib", ".webp", ".gif")
 OTHER_PICTURES = (
@@ -68,6 +73,8 @@ class Contents:
             return False
         if is_junk(plain):
             return False
+        if len(plain) > LONGEST_NAME:
+            raise Unreadable("The archive is broken or not whole: %(said)s.", said=f"a name of {len(plain)} characters")
         if any(ord(c) < 32 or ord(c) == 127 for c in plain):
             self.problems.append(problem("Members with control characters in their names: %(count)d.", number, name))
             return False
@@ -301,7 +308,8 @@ class Tar(Archive):
             if contents.take(number, name, member.size) and suffix(name) in TEXT_SUFFIXES:
                 text = tar.extractfile(member)
                 if text is not None:
-                    contents.keep_text(name, text.read, member.size, most)
+                    with _whole():
+                        contents.keep_text(name, text.read, member.size, most)
         return contents
 
     def read(self, wanted: Container[int]) -> Iterator[tuple[int, bytes | BadRow]]:
@@ -312,13 +320,15 @@ class Tar(Archive):
                 yield number, _too_large(number, member.name)
                 continue
             file = tar.extractfile(member)
-            yield number, file.read() if file is not None else _no_file(number, member.name)
+            with _whole():
+                data = file.read() if file is not None else _no_file(number, member.name)
+            yield number, data
 
     def _members(self) -> Iterator[tuple[int, tarfile.TarInfo, tarfile.TarFile]]:
         self._file.seek(0)
         # Unlike tarfile's own way this says if a compressed file is cut or changed.
         plain: Any = gzip.GzipFile(fileobj=self._file) if self._compressed else self._file
-        try:
+        with _whole():
             with tarfile.open(fileobj=plain, mode="r|", errors="surrogateescape", tarinfo=_Member) as tar:
                 for number, member in enumerate(tar, 1):
                     yield number, member, tar
@@ -327,11 +337,18 @@ class Tar(Archive):
             behind = 0
             while self._compressed and behind < _MOST_BEHIND_BYTES and (rest := plain.read(2**20)):
                 behind += len(rest)
-        except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
-            raise Unreadable("The archive is broken or not whole: %(said)s.", said=_said(error)) from None
 
     def close(self) -> None:
         self._file.close()
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """Reading a tar: raises Unreadable if it is broken or cut there."""
+    try:
+        yield
+    except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
+        raise Unreadable("The archive is broken or not whole: %(said)s.", said=_said(error)) from None
 
 
 class _Member(tarfile.TarInfo):
@@ -430,7 +447,7 @@ class Folder(Archive):
 
 
 _BROKEN: tuple[Any, ...] = (
-    zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError,
 )  # fmt: skip
 
 

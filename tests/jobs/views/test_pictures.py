@@ -14,12 +14,13 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from PIL import Image
 
-from jobs import datasets
+from jobs import datasets, picture_datasets
 from jobs.models import Dataset
 from tests.jobs.views.conftest import MINE, People
 from tests.jobs.views.streams import body, let_go
 from tests.jobs.views.test_datasets import JSON, send
 from workers.contract.datasets import Reading
+from workers.images import write_folder
 
 State = Dataset.State
 
@@ -242,6 +243,18 @@ def test_the_zip_has_all_pictures_and_can_be_uploaded_again(people: People, pets
     again, new = datasets.register(tmp_path / "again.zip", name="again", owner=pets.owner, baseline=False)
     assert new and again.kind == "images" and again.splits == pets.splits and again.labels == pets.labels
     assert first(again, "dev")["id"] == first(pets, "dev")["id"]
+
+
+def test_pictures_of_one_name_are_all_given_back(tmp_path: Path) -> None:
+    image = {name: PETS[name] for name in list(PETS)[:3]}
+    rows = [("cat/1.png", data, {"label": label}) for data, label in zip(image.values(), "aba", strict=True)]
+    write_folder(tmp_path, {"train": rows, "dev": rows[:1]})
+    with zipfile.ZipFile(io.BytesIO(b"".join(picture_datasets.packed(tmp_path)))) as archive:
+        said = [line.split("\t") for line in archive.read("train.txt").decode().splitlines()]
+        assert [(archive.read(name), label) for name, label in said] == [
+            (data, more["label"]) for _name, data, more in rows
+        ]
+        assert archive.read("dev.txt") == b"cat/1.png\ta\n" and len(archive.namelist()) == 5
 
 
 def test_lines_show_texts_characters_and_room(people: People, owner: Any, tmp_path: Path) -> None:

@@ -412,6 +412,33 @@ def test_an_archive_that_is_not_whole_is_refused(checked: Any, cut: int) -> None
         assert not outcome.fit and len(outcome.findings) == 1
 
 
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_an_archive_that_ends_within_its_label_file_is_refused(checked: Any, mode: str) -> None:
+    lines = np.random.default_rng(1).integers(0, 10**9, 5000)
+    labels = "".join(f"cat/1.png\t{number}\n" for number in lines).encode()
+    body = tarred({"train.txt": labels, **by_folder(1)}, mode)
+    (text,) = found(checked(("a", body[: len(labels) // 4])))
+    assert text.startswith("The archive is broken or not whole: ")
+
+
+def test_a_broken_member_is_found_however_a_zip_is_packed(checked: Any) -> None:
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        body = io.BytesIO()
+        with zipfile.ZipFile(body, "w", method) as archive:
+            for name, data in ({"notes.txt": bytes(range(256))} | by_folder()).items():
+                archive.writestr(name, data)
+        broken = bytearray(body.getvalue())
+        broken[48:80] = bytes(255 - byte for byte in broken[48:80])
+        assert any(
+            text.startswith("Members that cannot be unpacked: 1.") for text in found(checked(("a", bytes(broken))))
+        )
+
+
+def test_a_name_that_no_zip_can_give_back_is_refused(checked: Any) -> None:
+    body = tarred({**by_folder(2), f"cat/{'x' * 70_000}.png": png(1)})
+    assert "a name of 70008 characters" in str(found(checked(("a.tar.gz", body))))
+
+
 def test_an_encrypted_zip_says_so(checked: Any) -> None:
     body = bytearray(zipped(by_folder(2)))
     at = body.index(b"PK\x01\x02")
