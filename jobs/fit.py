@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+
+from workers.contract.choices import Choice
 
 # Fewer evaluations tell no trend.
 LEAST_EVALUATIONS = 3
@@ -26,7 +27,7 @@ POOR_SHARE = 0.5
 POOR_ERROR = 0.9
 
 
-class Word(str, Enum):
+class Word(Choice):
     TOO_EARLY = "too_early"
     NOT_FINITE = "not_finite"
     OVERFITTING = "overfitting"
@@ -39,9 +40,6 @@ class Word(str, Enum):
     NOT_BEATEN = "not_beaten"
     TOO_FEW = "too_few"
     FINE = "fine"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)

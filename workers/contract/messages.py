@@ -5,10 +5,11 @@ The database is the truth; everything here may be lost with Redis at any moment 
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from workers.contract.choices import Choice
 
 # --- Redis ---------------------------------------------------------------------------------
 
@@ -64,7 +65,7 @@ LEASE_MARGIN_S = 10.0
 DEFAULT_GRACE_S = 30.0
 
 
-class Kind(str, Enum):
+class Kind(Choice):
     """Byte streams of an attempt. Each (rank, kind) is one append-only file on the host.
 
     Names have up to ten letters; a controller that does not know one acknowledges it and keeps nothing of it."""
@@ -74,9 +75,6 @@ class Kind(str, Enum):
     LOG = "log"  # stdout and stderr, per rank
     REPORT = "report"  # what the supervisor says; rank is `supervisor_rank(node)`
     DEVICES = "devices"  # what the node's devices and ranks use, every SAMPLE_S; rank is `supervisor_rank(node)`
-
-    def __str__(self) -> str:
-        return self.value
 
 
 def supervisor_rank(node: int) -> int:
@@ -146,7 +144,7 @@ class AttemptSpec(_Frozen):
         return self.nodes * len(self.devices)
 
 
-class Request(str, Enum):
+class Request(Choice):
     """What people may ask of a live attempt. A fact beside its status."""
 
     CANCEL = "cancel"
@@ -155,9 +153,6 @@ class Request(str, Enum):
     DRAIN = "drain"
     SUPERSEDE = "supersede"
     TIME_LIMIT = "time_limit"  # the supervisor's own, never in the database
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class Control(_Frozen):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+
+from workers.contract.choices import Choice
 
 
-class Status(str, Enum):
+class Status(Choice):
     """Status of an attempt; a job's follows its newest attempt."""
 
     CHECKING = "checking"
@@ -18,9 +19,6 @@ class Status(str, Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     PAUSED = "paused"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 # Ends of an *attempt*: what continues a paused or failed job is always a new attempt.
@@ -57,7 +55,7 @@ class _End:
     retry_may_help: bool
 
 
-class EndReason(str, Enum):
+class EndReason(Choice):
     """Why an attempt ended: its final status, one sentence for people, and whether a retry may help."""
 
     COMPLETED = "completed"
@@ -82,9 +80,6 @@ class EndReason(str, Enum):
     SUPERVISOR_LOST = "supervisor_lost"
     HOST_LOST = "host_lost"
     TIME_LIMIT = "time_limit"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def status(self) -> Status:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any
 
 from pydantic import model_validator
 
+from workers.contract.choices import Choice
 from workers.contract.fields import Misfit, SettingsGroup, setting
 
 
-class Precision(str, Enum):
+class Precision(Choice):
     FLOAT32 = "float32"
     FP16 = "fp16"
     BF16 = "bf16"
     AUTO = "auto"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class TrainingSettings(SettingsGroup):
@@ -60,12 +57,9 @@ class TrainingSettings(SettingsGroup):
     )
 
 
-class OptimizerKind(str, Enum):
+class OptimizerKind(Choice):
     ADAMW = "adamw"
     SGD = "sgd"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class OptimizerSettings(SettingsGroup):
@@ -126,14 +120,11 @@ class OptimizerSettings(SettingsGroup):
     )
 
 
-class Decay(str, Enum):
+class Decay(Choice):
     LINEAR = "linear"
     COSINE = "cosine"
     POLYNOMIAL = "polynomial"
     CONSTANT = "constant"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class ScheduleSettings(SettingsGroup):
@@ -183,16 +174,13 @@ class ScheduleSettings(SettingsGroup):
         return data
 
 
-class ClipMode(str, Enum):
+class ClipMode(Choice):
     GLOBAL_NORM = "global_norm"
     PER_TENSOR = "per_tensor"
     VALUE = "value"
     ZCLIP = "zclip"
     AUTOCLIP = "autoclip"
     NONE = "none"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class ClippingSettings(SettingsGroup):
@@ -270,12 +258,9 @@ class ClippingSettings(SettingsGroup):
         return self
 
 
-class AmpLevel(str, Enum):
+class AmpLevel(Choice):
     O1 = "O1"
     O2 = "O2"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class PrecisionSettings(SettingsGroup):
@@ -380,13 +365,10 @@ class LossScalingSettings(SettingsGroup):
         return self
 
 
-class BadStep(str, Enum):
+class BadStep(Choice):
     SKIP = "skip"
     STOP = "stop"
     REWIND = "rewind"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class LimitSettings(SettingsGroup):
@@ -441,14 +423,11 @@ class LimitSettings(SettingsGroup):
     )
 
 
-class SpikeAction(str, Enum):
+class SpikeAction(Choice):
     IGNORE = "ignore"
     RECORD = "record"
     SKIP = "skip"
     REWIND = "rewind"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class SpikeSettings(SettingsGroup):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from pydantic import model_validator
 
+from workers.contract.choices import Choice
 from workers.contract.fields import Misfit, SettingsGroup, other_default, setting
 from workers.contract.training import (
     CheckpointSettings,
@@ -23,34 +22,25 @@ from workers.contract.training import (
 )
 
 
-class Fit(str, Enum):
+class Fit(Choice):
     CROP = "crop"
     PAD = "pad"
     STRETCH = "stretch"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Normalisation(str, Enum):
+class Normalisation(Choice):
     AUTO = "auto"
     TRAINING_ROWS = "training_rows"
     IMAGENET = "imagenet"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class ModelSource(str, Enum):
+class ModelSource(Choice):
     SCRATCH = "scratch"
     PRETRAINED = "pretrained"
     JOB = "job"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Architecture(str, Enum):
+class Architecture(Choice):
     """Names of paddle.vision, and a Vision Transformer, which it does not have."""
 
     RESNET18 = "resnet18"
@@ -60,25 +50,16 @@ class Architecture(str, Enum):
     RESNET152 = "resnet152"
     VIT = "vit"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Stem(str, Enum):
+class Stem(Choice):
     AUTO = "auto"
     SMALL = "small"
     LARGE = "large"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Norm(str, Enum):
+class Norm(Choice):
     BATCH = "batch"
     GROUP = "group"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 # Up to this side a 7×7 convolution and max-pooling would leave too little of a picture.
@@ -239,13 +220,10 @@ class RegularisationSettings(SettingsGroup):
     )
 
 
-class Crop(str, Enum):
+class Crop(Choice):
     NONE = "none"
     SHIFT = "shift"
     RESIZE = "resize"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class AugmentationSettings(SettingsGroup):

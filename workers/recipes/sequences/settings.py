@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from pydantic import model_validator
 
+from workers.contract.choices import Choice
 from workers.contract.fields import Misfit, SettingsGroup, other_default, setting
 from workers.contract.training import (
     CheckpointSettings,
@@ -23,47 +22,32 @@ from workers.contract.training import (
 )
 
 
-class Goal(str, Enum):
+class Goal(Choice):
     REGRESSION = "regression"
     CLASSIFICATION = "classification"
     NEXT_VALUE = "next_value"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Scaling(str, Enum):
+class Scaling(Choice):
     ROBUST = "robust"
     ZSCORE = "zscore"
     NONE = "none"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Cell(str, Enum):
+class Cell(Choice):
     LSTM = "lstm"
     GRU = "gru"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Loss(str, Enum):
+class Loss(Choice):
     SQUARED = "squared"
     ABSOLUTE = "absolute"
     HUBER = "huber"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class ModelSource(str, Enum):
+class ModelSource(Choice):
     SCRATCH = "scratch"
     JOB = "job"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class DataSettings(SettingsGroup):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from pydantic import model_validator
 
+from workers.contract.choices import Choice
 from workers.contract.fields import Misfit, SettingsGroup, setting
 from workers.contract.training import (
     CheckpointSettings,
@@ -23,22 +22,16 @@ from workers.contract.training import (
 )
 
 
-class ModelSource(str, Enum):
+class ModelSource(Choice):
     SCRATCH = "scratch"
     JOB = "job"
     FOLDER = "folder"
     HUB = "hub"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Architecture(str, Enum):
+class Architecture(Choice):
     ERNIE = "ernie"
     BERT = "bert"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 # Datasets that were described as pairs have it.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 from pydantic import model_validator
 
+from workers.contract.choices import Choice
 from workers.contract.fields import Misfit, SettingsGroup, other_default, setting
 from workers.contract.training import (
     CheckpointSettings,
@@ -23,36 +22,24 @@ from workers.contract.training import (
 )
 
 
-class Metric(str, Enum):
+class Metric(Choice):
     CER = "cer"
     ACCURACY = "accuracy"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class Cell(str, Enum):
+class Cell(Choice):
     LSTM = "lstm"
     GRU = "gru"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class LossPer(str, Enum):
+class LossPer(Choice):
     CHARACTER = "character"
     LINE = "line"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class ModelSource(str, Enum):
+class ModelSource(Choice):
     SCRATCH = "scratch"
     JOB = "job"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 class DataSettings(SettingsGroup):
