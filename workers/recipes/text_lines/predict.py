@@ -26,14 +26,18 @@ def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
     characters, predict = read_characters(folder), export.predictor(folder)
 
     def predictions(rows: list[Row]) -> list[Prediction]:
-        pictures = [_picture(row[FIELD], number) for number, row in enumerate(rows, 1)]
-        lines, widths = data.side_by_side([data.scaled(one, height, widest, colour=colour) for one in pictures])
+        scaled, squeezed = [], []
+        for number, row in enumerate(rows, 1):
+            # One by one: decoded, sixteen large ones would fill the memory.
+            picture = _picture(row[FIELD], number)
+            scaled.append(data.scaled(picture, height, widest, colour=colour))
+            squeezed.append(round(picture.width * height / picture.height) > widest)
+        lines, widths = data.side_by_side(scaled)
         probabilities, steps = predict(lines.astype(np.float32), widths)
         found = []
-        for i, picture in enumerate(pictures):
+        for i, cut in enumerate(squeezed):
             reading = ctc.read(probabilities[i, : steps[i]], characters)
-            squeezed = round(picture.width * height / picture.height) > widest
-            found.append(Prediction(text=reading.text, confidence=min(reading.confidence, 1.0), cut=squeezed))
+            found.append(Prediction(text=reading.text, confidence=min(reading.confidence, 1.0), cut=cut))
         return found
 
     return predictions
