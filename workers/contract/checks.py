@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -369,7 +370,7 @@ def rate_fits_model(settings: Any, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def rate_fits_random_weights(settings: Any, facts: Facts) -> Iterator[Finding]:
+def rate_fits_random_weights(settings: Any, facts: Facts, usual: float = 5e-4) -> Iterator[Finding]:
     rate = settings.optimizer.learning_rate
     if not is_pretrained(settings) and str(settings.optimizer.kind) == "adamw" and rate <= HIGH_RATE[True]:
         yield Finding(
@@ -378,7 +379,7 @@ def rate_fits_random_weights(settings: Any, facts: Facts) -> Iterator[Finding]:
             "advice",
             "rate_for_pretrained",
             "optimizer.learning_rate",
-            {"rate": rate, "usual": 5e-4},
+            {"rate": rate, "usual": usual},
         )
 
 
@@ -620,4 +621,9 @@ CLASSIFICATION: tuple[Check, ...] = (
     ranks_fit_a_host,
     memory_suffices,
     disk_suffices,
+)
+
+# Tags are learnt from scratch with twice the rate of labels, by the recipe's preset.
+TAGS: tuple[Check, ...] = tuple(
+    partial(check, usual=1e-3) if check is rate_fits_random_weights else check for check in CLASSIFICATION
 )

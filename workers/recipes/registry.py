@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from workers.contract.checks import CLASSIFICATION, Check
+from workers.contract.checks import CLASSIFICATION, TAGS, Check
 from workers.contract.datasets import Kind
 from workers.contract.fields import SettingsGroup
 from workers.contract.presets import Preset
@@ -93,7 +93,7 @@ RECIPES: dict[str, Recipe] = {
         "workers.recipes.token_classification.task",
         dataset_kind="tokens",
         presets=FOR_TOKENS,
-        checks=CLASSIFICATION,
+        checks=TAGS,
         trial=TrialForm("workers.recipes.token_classification.predict", (TrialField("text", "Text"),)),
     ),
     "sequences": Recipe(

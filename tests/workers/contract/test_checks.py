@@ -18,6 +18,7 @@ from workers.contract.checks import (
     share_longer,
 )
 from workers.contract.known_models import shape_of
+from workers.recipes.registry import RECIPES
 from workers.recipes.text_classification.presets import PRESETS
 from workers.recipes.text_classification.settings import TextClassificationSettings
 
@@ -402,3 +403,14 @@ def test_rates_of_sgd_are_not_measured_by_those_of_adam() -> None:
     assert (
         found(Facts(), model=FOLDER, optimizer={"kind": "sgd", "learning_rate": 0.05}, clipping={"max_norm": 5}) == {}
     )
+
+
+@pytest.mark.parametrize("recipe", ["text_classification", "text_regression", "token_classification"])
+def test_the_rate_that_is_advised_from_scratch_is_that_of_the_recipes_own_preset(recipe: str) -> None:
+    declared = RECIPES[recipe]
+    own = next(preset for preset in declared.presets if preset.name == "scratch")
+    findings = [
+        finding for check in declared.checks for finding in check(declared.settings.model_validate({}), Facts())
+    ]
+    [advice] = [finding for finding in findings if finding.code == "rate_for_pretrained"]
+    assert advice.values["usual"] == own.values["optimizer.learning_rate"]

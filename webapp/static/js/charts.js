@@ -153,7 +153,7 @@ class Chart {
       width: Math.max(this.element.clientWidth, 50),
       height: this.element.clientHeight,
       legend: { show: false },
-      padding: [14, 8, 0, 0],
+      padding: [14, 16, 0, 0],
       scales: {
         x: { time: false, range: () => this.board.window() },
         y: { distr: this.log ? 3 : 1, log: 10, range: () => this.range() },

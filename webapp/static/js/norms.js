@@ -175,7 +175,7 @@
     return new uPlot({
       ...size(element),
       legend: { show: false },
-      padding: [14, 8, 0, 0],
+      padding: [14, 16, 0, 0],
       focus: { alpha: 0.2 },
       scales: {
         x: { time: false, range: () => window_() },
