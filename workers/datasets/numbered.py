@@ -46,24 +46,12 @@ def check(
                 rows.read(number, source, lines, stage)
     finally:
         outcome.columns = sorted(rows.columns)
-    if not rows.read_rows:
-        findings.found_error("There are no rows.")
-    elif not rows.count:
-        findings.found_error("No row can be used.")
-    elif reading.leave_out and rows.bad_rows:
-        findings.found_warning("Rows with errors that were left out: %(count)d.", count=rows.bad_rows)
+    splits.check_rows(rows.read_rows, rows.count, rows.bad_rows, reading, findings)
     if not rows.count or not findings.fit:
         return
     stage("deciding the split", 0, 0)
     codes = _split_codes(rows, reading, findings)
-    if not (codes == TRAIN).any():
-        findings.found_error("There are no training rows.")
-    elif not (codes == DEV).any():
-        findings.found_error(
-            "There are no rows for evaluation: %(rows)d rows are too few to set a part of them apart, or the split names none.",
-            rows=rows.count,
-        )
-    if not findings.fit:
+    if not splits.check_splits(codes, findings):
         return
     stage("looking for duplicates", 0, 0)
     outcome.statistics = _measure(rows, codes, findings)

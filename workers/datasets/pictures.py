@@ -31,7 +31,7 @@ from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Sourc
 from workers.datasets.layouts import Rows, Store
 from workers.datasets.parsing import BadRow, Unreadable, printable, problem
 from workers.datasets.splits import DEV, TRAIN, set_apart
-from workers.datasets.texts import IMBALANCE, histogram, percentiles
+from workers.datasets.texts import histogram, percentiles
 from workers.images import ImagesWriter, NoPicture, TooLarge, opened, row_line, thumbnail, verified
 
 Numbers = npt.NDArray[Any]
@@ -232,61 +232,25 @@ class _Check:
 
     def judge(self) -> None:
         train, dev = self.codes == TRAIN, self.codes == DEV
-        if not train.any():
-            self.findings.found_error("There are no training rows.")
-        elif not dev.any():
-            self.findings.found_error(
-                "There are no rows for evaluation: %(rows)d rows are too few to set a part of them apart, or the split names none.",
-                rows=len(self.codes),
-            )
-        elif self.said == "label":
-            self._judge_labels(train, dev)
+        if not splits.check_splits(self.codes, self.findings):
+            return
+        if self.said == "label":
+            self._judge_labels()
         else:
             self._judge_texts(train, dev)
         if self.findings.fit:
             self._judge_sizes()
 
-    def _judge_labels(self, train: Numbers, dev: Numbers) -> None:
-        names = list(self.labels)
-        in_train, in_dev = (np.bincount(self._said_of[of], minlength=len(names)) for of in (train, dev))
-        if int((in_train > 0).sum()) < 2:
-            known = ", ".join(name for name, count in zip(names, in_train, strict=True) if count)
-            self.findings.found_error(
-                "There must be two labels at least; the training rows have: %(labels)s.", labels=printable(known, 200)
-            )
-        for name in sorted(names):
-            code = self.labels[name]
-            if in_dev[code] and not in_train[code]:
-                self.findings.found_error(
-                    "The label “%(label)s” is among the dev rows but not among the training rows.",
-                    self._refs(np.flatnonzero(dev & (self._said_of == code))),
-                    label=printable(name),
-                )
-        if not self.findings.fit:
-            return
-        without = sorted(name for name in names if in_train[self.labels[name]] and not in_dev[self.labels[name]])
-        if without:
-            self.findings.found_warning(
-                "Labels without rows for evaluation: %(labels)s.", labels=printable(", ".join(without), 200)
-            )
-        unused = [name for name in self.reading.labels if name not in self.labels]
-        if unused:
-            self.findings.found_warning(
-                "Labels of the label set without training rows: %(labels)s.", labels=printable(", ".join(unused), 200)
-            )
+    def _judge_labels(self) -> None:
+        unused = [label for label in self.reading.labels if label not in self.labels]
+        names = self.labels | {label: len(self.labels) + i for i, label in enumerate(unused)}
+        splits.check_labels(names, self._said_of, self.codes, self._refs, self.findings)
         cases = Counter(name.casefold() for name in names)
         alike = sorted(name for name in names if cases[name.casefold()] > 1)
         if alike:
             self.findings.found_warning(
                 "Labels that differ in upper and lower case only: %(labels)s.", labels=printable(", ".join(alike), 200)
             )
-        fewest, rarest = min((int(in_train[self.labels[name]]), name) for name in names)
-        most, commonest = max((int(in_train[self.labels[name]]), name) for name in names)
-        if most >= IMBALANCE * fewest:
-            self.findings.found_warning(
-                "Labels are unbalanced: “%(commonest)s” has %(most)d training rows, “%(rarest)s” has %(fewest)d. Look at macro F1 rather than at accuracy.",
-                commonest=printable(commonest), most=most, rarest=printable(rarest), fewest=fewest,
-            )  # fmt: skip
 
     def _judge_texts(self, train: Numbers, dev: Numbers) -> None:
         texts = list(self.labels)

@@ -443,33 +443,9 @@ def _split_codes(found: Found, reading: Reading, findings: Findings) -> Numbers:
 
 
 def _check_splits(found: Found, codes: Numbers, findings: Findings) -> None:
-    if not (codes == TRAIN).any():
-        findings.found_error("There are no training rows.")
-        return
-    if not (codes == DEV).any():
-        findings.found_error(
-            "There are no sequences for evaluation: %(rows)d are too few to set a part of them apart, or the split names none.",
-            rows=len(found),
-        )
-        return
-    if not found.labels:
-        return
-    labels = np.array([found.labels[sequence.label or ""] for sequence in found.sequences])
-    train, dev = (np.bincount(labels[codes == code], minlength=len(found.labels)) for code in (TRAIN, DEV))
-    names = list(found.labels)
-    if int((train > 0).sum()) < 2:
-        known = ", ".join(name for name, count in zip(names, train, strict=True) if count)
-        findings.found_error(
-            "There must be two labels at least; the training rows have: %(labels)s.", labels=printable(known, 200)
-        )
-    for name, in_train, in_dev in zip(names, train, dev, strict=True):
-        if in_dev and not in_train:
-            where = np.flatnonzero((codes == DEV) & (labels == found.labels[name]))
-            findings.found_error(
-                "The label “%(label)s” is among the dev rows but not among the training rows.",
-                found.refs(where),
-                label=printable(name),
-            )
+    if splits.check_splits(codes, findings) and found.labels:
+        labels = np.array([found.labels[sequence.label or ""] for sequence in found.sequences])
+        splits.check_labels(found.labels, labels, codes, found.refs, findings)
 
 
 # --- measuring -------------------------------------------------------------------------------

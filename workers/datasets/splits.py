@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import compress, islice
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.contract.datasets import SPLITS, Reading
-from workers.datasets.findings import Stage
+from workers.contract.datasets import SPLITS, Reading, RowRef
+from workers.datasets.findings import Findings, Stage
 from workers.datasets.parsing import printable
 
 Codes = npt.NDArray[Any]
 TRAIN, DEV, OUT, OPEN = 0, 1, 2, 3  # of a row: where it goes; OPEN is decided once all rows are read
+# The commonest label has so many times the rows of the rarest: worth a word.
+IMBALANCE = 20
 SAMPLES, SAMPLE_CHARACTERS = 10, 300
 READ_BYTES = 2 * 2**20
 
@@ -37,6 +39,71 @@ def set_apart(codes: Codes, strata: Iterable[Codes | bool], reading: Reading) ->
             codes[rows[np.fromiter(chosen, np.int64, len(chosen))]] = DEV
     codes[codes == OPEN] = TRAIN
     return codes
+
+
+# --- what every kind of dataset must have ----------------------------------------------------
+
+
+def check_rows(read: int, count: int, bad: int, reading: Reading, findings: Findings) -> None:
+    """Of `read` rows `count` can be used; `bad` are left out, if that was asked for."""
+    if not read:
+        findings.found_error("There are no rows.")
+    elif not count:
+        findings.found_error("No row can be used.")
+    elif reading.leave_out and bad:
+        findings.found_warning("Rows with errors that were left out: %(count)d.", count=bad)
+
+
+def check_splits(codes: Codes, findings: Findings) -> bool:
+    """Whether there are rows of both splits; `codes` as decided."""
+    if not (codes == TRAIN).any():
+        findings.found_error("There are no training rows.")
+        return False
+    if not (codes == DEV).any():
+        findings.found_error(
+            "There are no rows for evaluation: %(rows)d rows are too few to set a part of them apart, or the split names none.",
+            rows=len(codes),
+        )
+        return False
+    return True
+
+
+def check_labels(
+    names: Mapping[str, int], of: Codes, codes: Codes, refs: Callable[[Codes], list[RowRef]], findings: Findings
+) -> None:
+    """Two labels to learn, none in dev that was not learnt, and what is odd about them. `names`: the code of each label; `of` [rows]: label codes."""
+    train, dev = (np.bincount(of[codes == code], minlength=len(names)) for code in (TRAIN, DEV))
+    if int((train > 0).sum()) < 2:
+        known = ", ".join(name for name, label in names.items() if train[label])
+        findings.found_error(
+            "There must be two labels at least; the training rows have: %(labels)s.", labels=printable(known, 200)
+        )
+    for name, label in sorted(names.items()):
+        if dev[label] and not train[label]:
+            findings.found_error(
+                "The label “%(label)s” is among the dev rows but not among the training rows.",
+                refs(np.flatnonzero((codes == DEV) & (of == label))),
+                label=printable(name),
+            )
+    if not findings.fit:
+        return
+    without = sorted(name for name, label in names.items() if train[label] and not dev[label])
+    if without:
+        findings.found_warning(
+            "Labels without rows for evaluation: %(labels)s.", labels=printable(", ".join(without), 200)
+        )
+    unused = [name for name, label in names.items() if not train[label]]
+    if unused:
+        findings.found_warning(
+            "Labels of the label set without training rows: %(labels)s.", labels=printable(", ".join(unused), 200)
+        )
+    used = [(int(train[label]), name) for name, label in names.items() if train[label]]
+    (fewest, rarest), (most, commonest) = min(used), max(used)
+    if most >= IMBALANCE * fewest:
+        findings.found_warning(
+            "Labels are unbalanced: “%(commonest)s” has %(most)d training rows, “%(rarest)s” has %(fewest)d. Look at macro F1 rather than at accuracy.",
+            commonest=printable(commonest), most=most, rarest=printable(rarest), fewest=fewest,
+        )  # fmt: skip
 
 
 def write(lines: Path, codes: Codes, target: Path, stage: Stage) -> tuple[str, list[list[bytes]]]:

@@ -23,8 +23,6 @@ from workers.datasets.splits import DEV, OPEN, OUT, TRAIN, set_apart
 Numbers = npt.NDArray[Any]
 
 MOST_LABELS = 1000
-# The commonest label has so many times the rows of the rarest: worth a word.
-IMBALANCE = 20
 HISTOGRAM_BINS = 24
 # A block in which something is not plain is halved so far, then its rows are looked at one by one.
 FEW_ROWS = 32
@@ -56,7 +54,7 @@ def check(
                 rows.read(number, source, lines, stage)
     finally:
         outcome.columns = sorted(rows.columns)
-    rows.conclude()
+    splits.check_rows(rows.read_rows, rows.count, rows.bad_rows, reading, findings)
     if not rows.count or not findings.fit:
         return
     stage("deciding the split", 0, 0)
@@ -256,14 +254,6 @@ class _Rows:
         pair = {reading.text_b_column, "text_b"} if reading.text_b_column else set()
         return {reading.text_column, reading.label_column, "text", "label"} | pair
 
-    def conclude(self) -> None:
-        if not self.read_rows:
-            self.findings.found_error("There are no rows.")
-        elif not self.count:
-            self.findings.found_error("No row can be used.")
-        elif self.reading.leave_out and self.bad_rows:
-            self.findings.found_warning("Rows with errors that were left out: %(count)d.", count=self.bad_rows)
-
     def _take(self, row: Row, file: int, given: str, lines: BinaryIO) -> BadRow | None:
         """Stores the row, or says why not."""
         reading, values, number = self.reading, row.values, row.number
@@ -411,24 +401,9 @@ def _split_codes(rows: _Rows, reading: Reading, findings: Findings) -> Numbers:
 
 
 def _check_splits(rows: _Rows, codes: Numbers, findings: Findings) -> None:
+    if not splits.check_splits(codes, findings):
+        return
     labels = np.frombuffer(rows.label_of, np.uint32)
-    names = list(rows.labels)
-    counts = [np.bincount(labels[codes == code], minlength=len(names)) for code in (TRAIN, DEV)]
-    train, dev = counts
-    if not train.any():
-        findings.found_error("There are no training rows.")
-        return
-    if not dev.any():
-        findings.found_error(
-            "There are no rows for evaluation: %(rows)d rows are too few to set a part of them apart, or the split names none.",
-            rows=rows.count,
-        )
-        return
-    if int((train > 0).sum()) < 2:
-        known = ", ".join(name for name, count in zip(names, train, strict=True) if count)
-        findings.found_error(
-            "There must be two labels at least; the training rows have: %(labels)s.", labels=printable(known, 200)
-        )
     if rows.weightless:
         weightless = np.frombuffer(rows.weightless, np.uint8).astype(bool)
         if weightless[codes == TRAIN].all():
@@ -439,33 +414,7 @@ def _check_splits(rows: _Rows, codes: Numbers, findings: Findings) -> None:
                 rows.refs(np.flatnonzero(weightless)),
                 count=int(weightless.sum()),
             )
-    for name, in_train, in_dev in sorted(zip(names, train, dev, strict=True)):
-        if in_dev and not in_train:
-            where = np.flatnonzero((codes == DEV) & (labels == rows.labels[name]))
-            findings.found_error(
-                "The label “%(label)s” is among the dev rows but not among the training rows.",
-                rows.refs(where),
-                label=printable(name),
-            )
-    if not findings.fit:
-        return
-    without = [name for name, in_train, in_dev in zip(names, train, dev, strict=True) if in_train and not in_dev]
-    if without:
-        findings.found_warning(
-            "Labels without rows for evaluation: %(labels)s.", labels=printable(", ".join(sorted(without)), 200)
-        )
-    unused = [name for name, count in zip(names, train, strict=True) if not count]
-    if unused:
-        findings.found_warning(
-            "Labels of the label set without training rows: %(labels)s.", labels=printable(", ".join(unused), 200)
-        )
-    used = [(int(count), name) for name, count in zip(names, train, strict=True) if count]
-    (fewest, rarest), (most, commonest) = min(used), max(used)
-    if most >= IMBALANCE * fewest:
-        findings.found_warning(
-            "Labels are unbalanced: “%(commonest)s” has %(most)d training rows, “%(rarest)s” has %(fewest)d. Look at macro F1 rather than at accuracy.",
-            commonest=printable(commonest), most=most, rarest=printable(rarest), fewest=fewest,
-        )  # fmt: skip
+    splits.check_labels(rows.labels, labels, codes, rows.refs, findings)
 
 
 # --- measuring -------------------------------------------------------------------------------
