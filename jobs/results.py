@@ -19,6 +19,7 @@ from jobs.models import Attempt, Dataset, Evaluation, Job, WorstRows
 from jobs.templatetags.evenkeel import metric_name, number
 from workers.contract.records import from_json_number
 from workers.contract.states import ENDED, Status
+from workers.recipes.registry import RECIPES
 
 ROWS_A_PAGE = 10
 # Errors that are shares: they compare in points, as accuracies do.
@@ -136,7 +137,7 @@ def evaluations_part(job: Job, attempt: Attempt) -> dict[str, Any]:
         "fit": fit,
         "baselines": [(baseline_name(name), value) for name, value in baselines.items()],
         "best_value": best.metrics.get(main) if best else None,
-        "from_scratch": attempt.settings.get("model", {}).get("source") == "scratch",
+        "from_scratch": _has_pretrained(attempt) and attempt.settings.get("model", {}).get("source") == "scratch",
         "first_evaluation": _first(attempt),
         "evaluation_chart": {
             "step": [point.step for point in points],
@@ -307,13 +308,23 @@ def _advice(word: Word, attempt: Attempt) -> list[str]:
             found = [_("Raise the learning rate%(now)s.") % {"now": _now(rate)}]
             if dropout:
                 found.append(_("Lower dropout%(now)s.") % {"now": _now(dropout)})
-            return [*found, _("Take a larger or a pretrained model.")]
+            larger = (
+                _("Take a larger or a pretrained model.") if _has_pretrained(attempt) else _("Take a larger model.")
+            )
+            return [*found, larger]
         case Word.NOT_BEATEN:
-            return [_("Take a pretrained model, train longer, or get more training rows.")]
+            if _has_pretrained(attempt):
+                return [_("Take a pretrained model, train longer, or get more training rows.")]
+            return [_("Train longer, or get more training rows.")]
         case Word.NOT_FINITE:
             return [_("Lower the learning rate, clip at a smaller norm, or look at the rows named in the events.")]
         case _:
             return []
+
+
+def _has_pretrained(attempt: Attempt) -> bool:
+    recipe = RECIPES.get(attempt.job.recipe)
+    return recipe is not None and recipe.has_pretrained
 
 
 def _now(value: Any) -> str:

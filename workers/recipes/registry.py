@@ -61,6 +61,13 @@ class Recipe:
         except ValidationError:
             return settings
 
+    @property
+    def has_pretrained(self) -> bool:
+        """Whether it can start from weights that were trained elsewhere, on much more."""
+        model = self.settings.model_fields.get("model")
+        source = getattr(model and model.annotation, "model_fields", {}).get("source")
+        return source is not None and bool({"hub", "folder", "pretrained"} & {str(word) for word in source.annotation})
+
     def preset(self, name: str | None) -> Preset | None:
         """The preset called `name`; the first if there is none of that name; None without presets."""
         return next((one for one in self.presets if one.name == name), self.presets[0] if self.presets else None)

@@ -46,3 +46,10 @@ def test_another_default_changes_nothing_else() -> None:
     )
     with pytest.raises(ValidationError, match="greater than 0"):
         Milder(learning_rate=0)
+
+
+def test_recipes_that_can_start_from_pretrained_weights_are_known() -> None:
+    assert {name for name, recipe in RECIPES.items() if recipe.has_pretrained} >= {
+        "text_classification", "text_regression", "token_classification", "image_classification",
+    }  # fmt: skip
+    assert not RECIPES["sequences"].has_pretrained and not RECIPES["text_lines"].has_pretrained
