@@ -60,10 +60,10 @@ def in_words(finding: Finding) -> str:
 
 
 def _facts(settings: SettingsGroup, dataset: Dataset | None, owner: User, cloned_from: Job | None) -> Facts:
-    return Facts(_dataset(dataset), _hosts(), _source(settings, owner, cloned_from))
+    return Facts(of_dataset(dataset), _hosts(), _source(settings, owner, cloned_from))
 
 
-def _dataset(dataset: Dataset | None) -> DatasetFacts | None:
+def of_dataset(dataset: Dataset | None) -> DatasetFacts | None:
     if dataset is None:
         return None
     statistics = dataset.statistics

@@ -183,7 +183,7 @@ def _recipe_for(request: Asked, dataset: int) -> Recipe:
 
 def _form(request: Asked, draft: Draft, *, fill: bool) -> SettingsForm:
     data = request.POST if request.method == "POST" and draft.settings is None else None
-    return SettingsForm(
+    form = SettingsForm(
         draft.recipe,
         data=data,
         initial=draft.settings,
@@ -191,6 +191,12 @@ def _form(request: Asked, draft: Draft, *, fill: bool) -> SettingsForm:
         fill=fill,
         offers={"model.job": models_on_offer(request)},
     )
+    facts = checks.of_dataset(_dataset(request, draft))
+    if data is None and draft.settings is None and facts is not None:
+        for name, value in draft.recipe.suited(facts).items():
+            if (found := form.field(name)) is not None:
+                found.value = value
+    return form
 
 
 def _nearest(draft: Draft) -> str | None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from workers.contract.checks import CLASSIFICATION, TAGS, Check
+from workers.contract.checks import CLASSIFICATION, TAGS, Check, DatasetFacts
 from workers.contract.datasets import Kind
 from workers.contract.fields import SettingsGroup
 from workers.contract.presets import Preset
@@ -22,6 +23,7 @@ from workers.recipes.image_classification.checks import CHECKS as OF_PICTURES
 from workers.recipes.image_classification.presets import PRESETS as FOR_PICTURES
 from workers.recipes.image_classification.settings import ImageClassificationSettings
 from workers.recipes.sequences.checks import CHECKS as OF_SEQUENCES
+from workers.recipes.sequences.checks import suited_to
 from workers.recipes.sequences.presets import PRESETS as FOR_SEQUENCES
 from workers.recipes.sequences.settings import SequencesSettings
 from workers.recipes.text_classification.presets import PRESETS
@@ -51,6 +53,8 @@ class Recipe:
     presets: tuple[Preset, ...] = ()
     # Checks across fields, run at submission.
     checks: tuple[Check, ...] = ()
+    # Values of settings that the form begins with because of the dataset.
+    suited: Callable[[DatasetFacts], dict[str, str]] = lambda dataset: {}
     # How its exported model is tried in the browser, if it can be.
     trial: TrialForm | None = None
 
@@ -111,6 +115,7 @@ RECIPES: dict[str, Recipe] = {
         dataset_kind="sequences",
         presets=FOR_SEQUENCES,
         checks=OF_SEQUENCES,
+        suited=suited_to,
         trial=TrialForm(
             "workers.recipes.sequences.predict", (TrialField("text", "Sequence", kind="numbers", longest=20_000),)
         ),

@@ -324,3 +324,10 @@ def test_no_other_dataset_takes_the_place_of_one_that_is_gone(people: People, da
     answer = people.owner.post(URL, filled(dataset, dataset="999999"))
     assert answer.status_code == 422 and "Choose a dataset." in answer.text and not Job.objects.exists()
     assert '<option value="">—</option>' in answer.text and f'<option value="{dataset.pk}" selected>' not in answer.text
+
+
+def test_the_form_begins_with_what_a_dataset_of_sequences_can_teach(people: People, dataset: Dataset) -> None:
+    for target, goal in (("number", "regression"), ("label", "classification"), ("none", "next_value")):
+        Dataset.objects.filter(pk=dataset.pk).update(kind="sequences", statistics={"target": target})
+        page = people.owner.get(URL, {"dataset": dataset.pk}).text
+        assert f"<option selected>{goal}</option>" in page, target

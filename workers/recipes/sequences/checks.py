@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from workers.contract import checks
-from workers.contract.checks import GIB, Facts, Finding
+from workers.contract.checks import GIB, DatasetFacts, Facts, Finding
 from workers.recipes.sequences.settings import Goal
 
 HALF_MOST = 65504.0  # of float16
@@ -37,6 +37,12 @@ def _features(settings: Any, facts: Facts) -> int:
 def _length(settings: Any, facts: Facts) -> int:
     longest = max((facts.dataset.lengths if facts.dataset else {}).values(), default=settings.data.max_length)
     return int(min(longest, settings.data.max_length))
+
+
+def suited_to(dataset: DatasetFacts) -> dict[str, str]:
+    """What belongs to the sequences is most likely what is to be predicted."""
+    goals = {"number": Goal.REGRESSION, "label": Goal.CLASSIFICATION, "none": Goal.NEXT_VALUE}
+    return {"data.goal": str(goals[dataset.target])} if dataset.target in goals else {}
 
 
 def goal_fits_dataset(settings: Any, facts: Facts) -> Iterator[Finding]:
