@@ -8,7 +8,7 @@ from workers.contract.presets import Preset
 RECURRENT = Preset(
     "recurrent",
     "Recurrent",
-    "Gradients of recurrent nets grow with the length of the sequence, so they are cut above a norm of 5; AdamW at 1e-3, "
+    "Gradients of recurrent nets grow with the length of the sequence, so they are cut above a norm of 5; AdamW at 3e-3, "
     "little decay, a short warm-up, normalised values.",
     {
         "data.normalisation": "robust",
@@ -17,7 +17,7 @@ RECURRENT = Preset(
         "training.epochs": 20,
         "training.batch_size": 64,
         "optimizer.kind": "adamw",
-        "optimizer.learning_rate": 1e-3,
+        "optimizer.learning_rate": 3e-3,
         "optimizer.weight_decay": 1e-4,
         "optimizer.beta1": 0.9,
         "optimizer.beta2": 0.999,

@@ -163,7 +163,7 @@ class RegularisationSettings(SettingsGroup):
 
 class RecurrentOptimizerSettings(OptimizerSettings):
     __doc__ = OptimizerSettings.__doc__
-    learning_rate: float = other_default(OptimizerSettings, "learning_rate", 1e-3)
+    learning_rate: float = other_default(OptimizerSettings, "learning_rate", 3e-3)
 
 
 class RecurrentClippingSettings(ClippingSettings):
