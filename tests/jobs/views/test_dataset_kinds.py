@@ -150,7 +150,7 @@ def test_a_job_on_sequences_is_submitted_from_the_form_and_from_a_file(people: P
     answer = people.owner.post("/jobs/new/", data | {"do": "submit", "preset": "recurrent"})
     job = Job.objects.get()
     assert (job.recipe, job.dataset, job.newest.settings["data"]["goal"]) == ("sequences", sequences, "classification")
-    assert job.newest.settings["optimizer"]["learning_rate"] == 1e-3
+    assert job.newest.settings["optimizer"]["learning_rate"] == 3e-3
     text = people.owner.get(f"/jobs/{job.pk}/yaml/").content
     again = JobFile.parse(text).submit(owner=sequences.owner)
     assert again.newest.settings == job.newest.settings
