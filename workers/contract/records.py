@@ -53,7 +53,7 @@ SKIP_REASONS = (SKIP_FOUND_INF, SKIP_LOSS, SKIP_GRAD, SKIP_INPUT, SKIP_SPIKE)
 GROUP_NORM = "norm:"  # and the part of the model: L2 norm of its gradient, as grad_norm is
 ZERO_GRADIENTS = "zero_gradients"  # share of gradient elements that are zero
 LOCAL_NORM = "local_norm"  # L2 norm of this rank's own gradient, unscaled, before it was averaged over ranks
-# What this rank's samples count for in the loss, where that is not just their number: valid labels, or weights of rows.
+# What this rank's samples count for in the loss, where rows count differently: valid labels, or weights of rows.
 COUNTED = "counted"
 SPIKE = "spike"  # "loss" or "grad_norm": which was far above those of the latest steps
 

@@ -102,6 +102,7 @@ def train(run: Run) -> EndReason:
     compared = watched.compare_ranks_every if ranks.world > 1 else None
     limits, memory = Limits(settings.limits), Memory(ranks.device)
     most_input = settings.limits.input_limit
+    weighted = bool((task.weights != 1.0).any())
     checkpoints_made, logged = 0, 0.0
     leave: Request | None = None
     dry_run = run.context.spec.dry_run_steps
@@ -223,8 +224,7 @@ def train(run: Run) -> EndReason:
             extras[records.LOCAL_NORM] = own_norm
         if spike:
             extras[records.SPIKE] = spike.what
-        samples = sum(map(len, shares))
-        if own_weight != samples:
+        if weighted:
             extras[records.COUNTED] = own_weight
         run.steps.record(
             {
@@ -244,7 +244,7 @@ def train(run: Run) -> EndReason:
                 "found_inf": found_inf,
                 "skipped": facts.skipped,
                 "batch_id": f"{at.epoch}:{sampler.index(at)}",
-                "samples": samples,
+                "samples": sum(map(len, shares)),
                 "tokens": _tokens(batches, shares),
                 "step_ms": (time.perf_counter() - started) * 1e3,
                 "data_ms": data_s * 1e3,
