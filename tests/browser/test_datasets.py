@@ -206,7 +206,7 @@ def test_pictures_of_text_lines_are_uploaded_with_a_label_file_beside_them_and_s
     page.get_by_label("File", exact=True).set_input_files(tmp_path / "words.zip")
     page.get_by_label("Label file of pictures", exact=True).set_input_files(tmp_path / "gt.txt")
     page.get_by_role("button", name="Upload").click()
-    expect(page.locator("#preview")).to_contain_text("20 pictures: 20 of which a share is set apart")
+    expect(page.locator("#preview")).to_contain_text("20 pictures · 20 of which a share is set apart")
     # Another kind brings other fields, and back again.
     page.get_by_label("What belongs to a picture").select_option("images")
     expect(page.get_by_label("Names of the labels")).to_be_visible()
