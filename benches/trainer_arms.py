@@ -284,7 +284,8 @@ def measure(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         arms[name].take(steps)
         return (time.perf_counter() - wall) * 1e3 / steps, (time.process_time() - cpu) * 1e3 / steps
 
-    step_ms = statistics.median(block("bare", 4)[0] for _ in range(3))
+    # All take as many steps, so that in every round all have the same batches.
+    step_ms = statistics.median({name: block(name, 4)[0] for name in arms}["bare"] for _ in range(3))
     most = case["seconds"] * 1e3
     steps = max(2, round(case["block_ms"] / step_ms))
     rounds = max(4, round(most / (steps * step_ms * len(arms))))
