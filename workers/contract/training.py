@@ -550,3 +550,96 @@ class DeviceSettings(SettingsGroup):
         ge=1,
         le=64,
     )
+
+
+# --- fields that several recipes have in groups of their own -----------------------------------
+
+
+def label_smoothing_setting() -> Any:
+    """Of recipes that give labels."""
+    return setting(
+        0.0,
+        "Label smoothing",
+        "Share of each label that is spread over all labels in training; 0.1 is usual where labels are in doubt.",
+        ge=0,
+        lt=1,
+    )
+
+
+def drop_path_setting(part: str) -> Any:
+    """Of models with residual branches; `part` is what has one: layer, block."""
+    return setting(
+        0.0,
+        "DropPath",
+        f"Probability that the last {part}'s branch beside the residual is left out for a sample; less for the {part}s before, "
+        "none at the first.",
+        ge=0,
+        lt=1,
+    )
+
+
+def weight_column_setting() -> Any:
+    return setting(
+        None,
+        "Weight column",
+        "Name of a column with one number per row that its loss is multiplied with. Empty: all rows count alike.",
+        max_length=100,
+    )
+
+
+def job_setting(*, basic: bool) -> Any:
+    return setting(
+        None,
+        "Job number",
+        "For “job”: whose exported model to start from.",
+        basic=basic,
+        ge=1,
+        le=1_000_000_000,
+        only="source=job",
+    )
+
+
+# Of a model that nobody else has trained.
+class ModelSource(Choice):
+    SCRATCH = "scratch"
+    JOB = "job"
+
+
+class StartSettings(SettingsGroup):
+    """What a recipe's model settings begin with. `source` is declared anew by each, in its own words."""
+
+    source: Choice
+    job: int | None = job_setting(basic=False)
+
+    @model_validator(mode="after")
+    def _job_is_named(self) -> StartSettings:
+        if self.source == "job" and self.job is None:
+            raise Misfit("To start from “%(source)s”, fill in “%(needed)s”.", source=self.source, needed="job")
+        return self
+
+
+# --- all of a recipe ---------------------------------------------------------------------------
+
+
+class RecipeSettings(SettingsGroup):
+    """The groups of a recipe's settings, in the order of the form. `data`, `model` and `regularisation` are the recipe's own; of the
+    others it may have subclasses with other defaults.
+
+    pydantic puts what a subclass adds at the end: a recipe with a group of its own in the middle lists all of them itself.
+    """
+
+    data: SettingsGroup = SettingsGroup()
+    model: SettingsGroup = SettingsGroup()
+    training: TrainingSettings = TrainingSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    clipping: ClippingSettings = ClippingSettings()
+    precision: PrecisionSettings = PrecisionSettings()
+    loss_scaling: LossScalingSettings = LossScalingSettings()
+    regularisation: SettingsGroup = SettingsGroup()
+    limits: LimitSettings = LimitSettings()
+    spikes: SpikeSettings = SpikeSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()
+    early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
+    monitoring: MonitoringSettings = MonitoringSettings()
+    devices: DeviceSettings = DeviceSettings()

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from workers.contract.fields import SettingsGroup, other_default
-from workers.contract.training import OptimizerSettings
+from workers.contract.training import OptimizerSettings, RecipeSettings
 from workers.recipes.registry import RECIPES
 
 
@@ -53,3 +53,15 @@ def test_recipes_that_can_start_from_pretrained_weights_are_known() -> None:
         "text_classification", "text_regression", "token_classification", "image_classification",
     }  # fmt: skip
     assert not RECIPES["sequences"].has_pretrained and not RECIPES["text_lines"].has_pretrained
+
+
+SHIPPED = [recipe.settings for name, recipe in RECIPES.items() if recipe.module.startswith("workers.recipes.")]
+
+
+@pytest.mark.parametrize("settings", SHIPPED)
+def test_every_recipe_has_the_shared_groups_in_their_order(settings: type[SettingsGroup]) -> None:
+    shared = RecipeSettings.model_fields
+    assert [name for name in settings.model_fields if name in shared] == list(shared)
+    for name, info in shared.items():
+        own, group = settings.model_fields[name].annotation, info.annotation
+        assert own and group and issubclass(own, group), name

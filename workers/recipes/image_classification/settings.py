@@ -18,7 +18,12 @@ from workers.contract.training import (
     PrecisionSettings,
     ScheduleSettings,
     SpikeSettings,
+    StartSettings,
     TrainingSettings,
+    drop_path_setting,
+    job_setting,
+    label_smoothing_setting,
+    weight_column_setting,
 )
 
 
@@ -91,12 +96,7 @@ class DataSettings(SettingsGroup):
         "ImageNet. auto: what the weights were trained with, so ImageNet's for pretrained ones and the other job's for those "
         "of a job; measured for random ones. Part of the exported model.",
     )
-    weight_column: str | None = setting(
-        None,
-        "Weight column",
-        "Name of a column with one number per row that its loss is multiplied with. Empty: all rows count alike.",
-        max_length=100,
-    )
+    weight_column: str | None = weight_column_setting()
     cache_gib: float = setting(
         2.0,
         "Memory for pictures",
@@ -111,7 +111,7 @@ class DataSettings(SettingsGroup):
     )
 
 
-class ModelSettings(SettingsGroup):
+class ModelSettings(StartSettings):
     """Where the weights come from. The sizes count only for random weights."""
 
     source: ModelSource = setting(
@@ -121,15 +121,7 @@ class ModelSettings(SettingsGroup):
         "recipe exported.",
         basic=True,
     )
-    job: int | None = setting(
-        None,
-        "Job number",
-        "For “job”: whose exported model to start from.",
-        basic=True,
-        ge=1,
-        le=1_000_000_000,
-        only="source=job",
-    )
+    job: int | None = job_setting(basic=True)
     architecture: Architecture = setting(
         Architecture.RESNET18,
         "Architecture",
@@ -178,8 +170,6 @@ class ModelSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _complete(self) -> ModelSettings:
-        if self.source is ModelSource.JOB and self.job is None:
-            raise Misfit("To start from “%(source)s”, fill in “%(needed)s”.", source=self.source, needed="job")
         if self.source is ModelSource.PRETRAINED and self.architecture is Architecture.VIT:
             raise Misfit("paddle.vision has no pretrained weights for vit: choose a ResNet, or start from scratch.")
         if self.hidden_size % self.heads:
@@ -203,21 +193,8 @@ class RegularisationSettings(SettingsGroup):
         ge=0,
         lt=1,
     )
-    drop_path: float = setting(
-        0.0,
-        "DropPath",
-        "Probability that the last block's branch beside the residual is left out for a sample; less for the blocks before, "
-        "none at the first.",
-        ge=0,
-        lt=1,
-    )
-    label_smoothing: float = setting(
-        0.0,
-        "Label smoothing",
-        "Share of each label that is spread over all labels in training; 0.1 is usual where labels are in doubt.",
-        ge=0,
-        lt=1,
-    )
+    drop_path: float = drop_path_setting("block")
+    label_smoothing: float = label_smoothing_setting()
 
 
 class Crop(Choice):

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import model_validator
-
 from workers.contract.choices import Choice
-from workers.contract.fields import Misfit, SettingsGroup, other_default, setting
+from workers.contract.fields import SettingsGroup, other_default, setting
 from workers.contract.training import (
-    CheckpointSettings,
     ClippingSettings,
-    DeviceSettings,
-    EarlyStoppingSettings,
-    LimitSettings,
-    LossScalingSettings,
-    MonitoringSettings,
+    ModelSource,
     OptimizerSettings,
-    PrecisionSettings,
-    ScheduleSettings,
-    SpikeSettings,
-    TrainingSettings,
+    RecipeSettings,
+    StartSettings,
+    label_smoothing_setting,
 )
 
 
@@ -43,11 +35,6 @@ class Loss(Choice):
     SQUARED = "squared"
     ABSOLUTE = "absolute"
     HUBER = "huber"
-
-
-class ModelSource(Choice):
-    SCRATCH = "scratch"
-    JOB = "job"
 
 
 class DataSettings(SettingsGroup):
@@ -104,16 +91,13 @@ class DataSettings(SettingsGroup):
     )
 
 
-class ModelSettings(SettingsGroup):
+class ModelSettings(StartSettings):
     """Recurrent layers; the last one's state after the last time step goes through one linear layer."""
 
     source: ModelSource = setting(
         ModelSource.SCRATCH,
         "Start from",
         "scratch: random weights; job: the model another job of this recipe exported, which must have the same sizes.",
-    )
-    job: int | None = setting(
-        None, "Job number", "For “job”: whose exported model to start from.", ge=1, le=1_000_000_000, only="source=job"
     )
     cell: Cell = setting(Cell.LSTM, "Cell", "gru has three quarters of the weights of lstm.", basic=True)
     hidden_size: int = setting(
@@ -138,12 +122,6 @@ class ModelSettings(SettingsGroup):
         basic=True,
     )
 
-    @model_validator(mode="after")
-    def _complete(self) -> ModelSettings:
-        if self.source is ModelSource.JOB and self.job is None:
-            raise Misfit("To start from “%(source)s”, fill in “%(needed)s”.", source=self.source, needed="job")
-        return self
-
 
 class RegularisationSettings(SettingsGroup):
     """Against learning the training rows by heart."""
@@ -152,13 +130,7 @@ class RegularisationSettings(SettingsGroup):
         0.0, "Dropout", "Share of a layer's outputs set to zero in training, after each recurrent layer.",
         basic=True, ge=0, lt=1,
     )  # fmt: skip
-    label_smoothing: float = setting(
-        0.0,
-        "Label smoothing",
-        "Share of each label that is spread over all labels in training; 0.1 is usual where labels are in doubt.",
-        ge=0,
-        lt=1,
-    )
+    label_smoothing: float = label_smoothing_setting()
 
 
 class RecurrentOptimizerSettings(OptimizerSettings):
@@ -171,21 +143,11 @@ class RecurrentClippingSettings(ClippingSettings):
     max_norm: float | None = other_default(ClippingSettings, "max_norm", 5.0)
 
 
-class SequencesSettings(SettingsGroup):
+class SequencesSettings(RecipeSettings):
     """Train an LSTM or GRU that says a number, a label or the next value of each sequence."""
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
-    training: TrainingSettings = TrainingSettings()
     optimizer: RecurrentOptimizerSettings = RecurrentOptimizerSettings()
-    schedule: ScheduleSettings = ScheduleSettings()
     clipping: RecurrentClippingSettings = RecurrentClippingSettings()
-    precision: PrecisionSettings = PrecisionSettings()
-    loss_scaling: LossScalingSettings = LossScalingSettings()
     regularisation: RegularisationSettings = RegularisationSettings()
-    limits: LimitSettings = LimitSettings()
-    spikes: SpikeSettings = SpikeSettings()
-    checkpoints: CheckpointSettings = CheckpointSettings()
-    early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
-    monitoring: MonitoringSettings = MonitoringSettings()
-    devices: DeviceSettings = DeviceSettings()

@@ -11,8 +11,9 @@ import paddle.nn.functional as F
 
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
+from workers.contract.training import ModelSource
 from workers.recipes.sequences import data, export, metrics, model
-from workers.recipes.sequences.settings import Goal, Loss, ModelSource
+from workers.recipes.sequences.settings import Goal, Loss
 from workers.recipes.text_classification import metrics as of_labels
 from workers.trainer.task import Batch, Context, Floats, Rows, Split, TrainingFailed
 

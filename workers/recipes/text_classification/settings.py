@@ -7,18 +7,12 @@ from pydantic import model_validator
 from workers.contract.choices import Choice
 from workers.contract.fields import Misfit, SettingsGroup, setting
 from workers.contract.training import (
-    CheckpointSettings,
-    ClippingSettings,
-    DeviceSettings,
-    EarlyStoppingSettings,
-    LimitSettings,
-    LossScalingSettings,
-    MonitoringSettings,
-    OptimizerSettings,
-    PrecisionSettings,
-    ScheduleSettings,
-    SpikeSettings,
-    TrainingSettings,
+    RecipeSettings,
+    StartSettings,
+    drop_path_setting,
+    job_setting,
+    label_smoothing_setting,
+    weight_column_setting,
 )
 
 
@@ -52,12 +46,7 @@ class DataSettings(SettingsGroup):
     label_column: str = setting(
         "label", "Label column", "Name of the column with the label.", min_length=1, max_length=100
     )
-    weight_column: str | None = setting(
-        None,
-        "Weight column",
-        "Name of a column with one number per row that its loss is multiplied with. Empty: all rows count alike.",
-        max_length=100,
-    )
+    weight_column: str | None = weight_column_setting()
     max_length: int = setting(
         64,
         "Longest text",
@@ -70,7 +59,7 @@ class DataSettings(SettingsGroup):
     )
 
 
-class ModelSettings(SettingsGroup):
+class ModelSettings(StartSettings):
     """Where the weights come from. The sizes count only for random weights."""
 
     source: ModelSource = setting(
@@ -80,15 +69,7 @@ class ModelSettings(SettingsGroup):
         "folder: a PaddleNLP folder (ERNIE, BERT, RoBERTa, ELECTRA …) under one of the host's model roots; hub: a name that PaddleNLP downloads.",
         basic=True,
     )
-    job: int | None = setting(
-        None,
-        "Job number",
-        "For “job”: whose exported model to start from.",
-        basic=True,
-        ge=1,
-        le=1_000_000_000,
-        only="source=job",
-    )
+    job: int | None = job_setting(basic=True)
     folder: str | None = setting(
         None,
         "Folder",
@@ -123,7 +104,7 @@ class ModelSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _complete(self) -> ModelSettings:
-        needed = {ModelSource.JOB: "job", ModelSource.FOLDER: "folder", ModelSource.HUB: "name"}.get(self.source)
+        needed = {ModelSource.FOLDER: "folder", ModelSource.HUB: "name"}.get(self.source)
         if needed and getattr(self, needed) in (None, ""):
             raise Misfit("To start from “%(source)s”, fill in “%(needed)s”.", source=self.source, needed=needed)
         if self.hidden_size % self.heads:
@@ -141,38 +122,13 @@ class RegularisationSettings(SettingsGroup):
     dropout: float = setting(
         0.1, "Dropout", "Share of activations and attention weights set to zero in training.", basic=True, ge=0, lt=1
     )
-    label_smoothing: float = setting(
-        0.0,
-        "Label smoothing",
-        "Share of each label that is spread over all labels in training; 0.1 is usual where labels are in doubt.",
-        ge=0,
-        lt=1,
-    )
-    drop_path: float = setting(
-        0.0,
-        "DropPath",
-        "Probability that the last layer's branch beside the residual is left out for a sample; less for the layers before, "
-        "none at the first.",
-        ge=0,
-        lt=1,
-    )
+    label_smoothing: float = label_smoothing_setting()
+    drop_path: float = drop_path_setting("layer")
 
 
-class TextClassificationSettings(SettingsGroup):
+class TextClassificationSettings(RecipeSettings):
     """Fine-tune ERNIE, BERT or another pretrained model to give each text, or each pair of texts, one label."""
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
-    training: TrainingSettings = TrainingSettings()
-    optimizer: OptimizerSettings = OptimizerSettings()
-    schedule: ScheduleSettings = ScheduleSettings()
-    clipping: ClippingSettings = ClippingSettings()
-    precision: PrecisionSettings = PrecisionSettings()
-    loss_scaling: LossScalingSettings = LossScalingSettings()
     regularisation: RegularisationSettings = RegularisationSettings()
-    limits: LimitSettings = LimitSettings()
-    spikes: SpikeSettings = SpikeSettings()
-    checkpoints: CheckpointSettings = CheckpointSettings()
-    early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
-    monitoring: MonitoringSettings = MonitoringSettings()
-    devices: DeviceSettings = DeviceSettings()

@@ -13,11 +13,13 @@ from workers.contract.training import (
     EarlyStoppingSettings,
     LimitSettings,
     LossScalingSettings,
+    ModelSource,
     MonitoringSettings,
     OptimizerSettings,
     PrecisionSettings,
     ScheduleSettings,
     SpikeSettings,
+    StartSettings,
     TrainingSettings,
 )
 
@@ -35,11 +37,6 @@ class Cell(Choice):
 class LossPer(Choice):
     CHARACTER = "character"
     LINE = "line"
-
-
-class ModelSource(Choice):
-    SCRATCH = "scratch"
-    JOB = "job"
 
 
 class DataSettings(SettingsGroup):
@@ -90,7 +87,7 @@ class DataSettings(SettingsGroup):
     )
 
 
-class ModelSettings(SettingsGroup):
+class ModelSettings(StartSettings):
     """Five convolutions with BatchNorm, recurrent layers over the columns, and linear layers from both to the characters (Shi et
     al. 2015, “CRNN”). The characters are those of the training rows."""
 
@@ -99,9 +96,6 @@ class ModelSettings(SettingsGroup):
         "Start from",
         "scratch: random weights; job: the model another job of this recipe exported, of the same sizes. Characters that it "
         "knows are taken over, new ones begin anew.",
-    )
-    job: int | None = setting(
-        None, "Job number", "For “job”: whose exported model to start from.", ge=1, le=1_000_000_000, only="source=job"
     )
     channels: int = setting(
         32,
@@ -135,8 +129,6 @@ class ModelSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _complete(self) -> ModelSettings:
-        if self.source is ModelSource.JOB and self.job is None:
-            raise Misfit("To start from “%(source)s”, fill in “%(needed)s”.", source=self.source, needed="job")
         if self.reduction not in (2, 4, 8):
             raise Misfit("There can be 2, 4 or 8 pixels per step, and not %(reduction)d.", reduction=self.reduction)
         return self

@@ -11,10 +11,11 @@ import paddle
 
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
+from workers.contract.training import ModelSource
 from workers.recipes.text_lines import ctc, data, export, metrics, model
 from workers.recipes.text_lines.augment import augmented
 from workers.recipes.text_lines.fitting import width_at
-from workers.recipes.text_lines.settings import LossPer, Metric, ModelSource
+from workers.recipes.text_lines.settings import LossPer, Metric
 from workers.trainer.task import Batch, Context, Floats, Rows, Split, TrainingFailed
 
 SPLITS: tuple[Split, Split] = ("train", "dev")

@@ -3,20 +3,7 @@
 from __future__ import annotations
 
 from workers.contract.fields import SettingsGroup, setting
-from workers.contract.training import (
-    CheckpointSettings,
-    ClippingSettings,
-    DeviceSettings,
-    EarlyStoppingSettings,
-    LimitSettings,
-    LossScalingSettings,
-    MonitoringSettings,
-    OptimizerSettings,
-    PrecisionSettings,
-    ScheduleSettings,
-    SpikeSettings,
-    TrainingSettings,
-)
+from workers.contract.training import RecipeSettings, drop_path_setting
 from workers.recipes.sequences.settings import Loss
 from workers.recipes.text_classification.settings import DataSettings as TextSettings
 from workers.recipes.text_classification.settings import ModelSettings as BackboneSettings
@@ -52,31 +39,12 @@ class RegularisationSettings(SettingsGroup):
     dropout: float = setting(
         0.1, "Dropout", "Share of activations and attention weights set to zero in training.", basic=True, ge=0, lt=1
     )
-    drop_path: float = setting(
-        0.0,
-        "DropPath",
-        "Probability that the last layer's branch beside the residual is left out for a sample; less for the layers before, "
-        "none at the first.",
-        ge=0,
-        lt=1,
-    )
+    drop_path: float = drop_path_setting("layer")
 
 
-class TextRegressionSettings(SettingsGroup):
+class TextRegressionSettings(RecipeSettings):
     """Fine-tune ERNIE, BERT or another pretrained model to say a number of each text, or of each pair of texts."""
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
-    training: TrainingSettings = TrainingSettings()
-    optimizer: OptimizerSettings = OptimizerSettings()
-    schedule: ScheduleSettings = ScheduleSettings()
-    clipping: ClippingSettings = ClippingSettings()
-    precision: PrecisionSettings = PrecisionSettings()
-    loss_scaling: LossScalingSettings = LossScalingSettings()
     regularisation: RegularisationSettings = RegularisationSettings()
-    limits: LimitSettings = LimitSettings()
-    spikes: SpikeSettings = SpikeSettings()
-    checkpoints: CheckpointSettings = CheckpointSettings()
-    early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
-    monitoring: MonitoringSettings = MonitoringSettings()
-    devices: DeviceSettings = DeviceSettings()

@@ -3,20 +3,7 @@
 from __future__ import annotations
 
 from workers.contract.fields import SettingsGroup, setting
-from workers.contract.training import (
-    CheckpointSettings,
-    ClippingSettings,
-    DeviceSettings,
-    EarlyStoppingSettings,
-    LimitSettings,
-    LossScalingSettings,
-    MonitoringSettings,
-    OptimizerSettings,
-    PrecisionSettings,
-    ScheduleSettings,
-    SpikeSettings,
-    TrainingSettings,
-)
+from workers.contract.training import RecipeSettings
 from workers.recipes.text_classification.settings import ModelSettings, RegularisationSettings
 
 
@@ -35,22 +22,10 @@ class DataSettings(SettingsGroup):
     )
 
 
-class TokenClassificationSettings(SettingsGroup):
+class TokenClassificationSettings(RecipeSettings):
     """Fine-tune ERNIE, BERT or another pretrained model to give each token of a text a tag: names of persons, places and
     organisations, parts of speech, words …"""
 
     data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
-    training: TrainingSettings = TrainingSettings()
-    optimizer: OptimizerSettings = OptimizerSettings()
-    schedule: ScheduleSettings = ScheduleSettings()
-    clipping: ClippingSettings = ClippingSettings()
-    precision: PrecisionSettings = PrecisionSettings()
-    loss_scaling: LossScalingSettings = LossScalingSettings()
     regularisation: RegularisationSettings = RegularisationSettings()
-    limits: LimitSettings = LimitSettings()
-    spikes: SpikeSettings = SpikeSettings()
-    checkpoints: CheckpointSettings = CheckpointSettings()
-    early_stopping: EarlyStoppingSettings = EarlyStoppingSettings()
-    monitoring: MonitoringSettings = MonitoringSettings()
-    devices: DeviceSettings = DeviceSettings()
