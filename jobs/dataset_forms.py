@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
 from django.utils.functional import Promise
@@ -14,6 +14,9 @@ from jobs.models import Dataset
 from workers.contract.datasets import PICTURE_KINDS, Kind, Reading, SequenceReading, TagReading
 from workers.contract.fields import CONTROL
 from workers.datasets import places
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise
 
 Choices = list[tuple[str, str | Promise]]
 
@@ -100,7 +103,34 @@ class SourceForm(forms.Form):
         return cleaned
 
 
-class _DescriptionForm(forms.Form):
+class SplitForm(forms.Form):
+    """What is asked of every dataset, whatever it is made of: the split, the labels, and what becomes of rows with errors."""
+
+    dev_fraction = forms.FloatField(
+        min_value=0.0001,
+        max_value=0.9,
+        label=gettext_lazy("Share for evaluation"),
+        localize=False,
+    )
+    seed = forms.IntegerField(min_value=0, max_value=2**53, label=gettext_lazy("Seed of the split"))
+    labels = forms.CharField(
+        required=False,
+        max_length=100_000,
+        label=gettext_lazy("Label set"),
+        help_text=gettext_lazy("One per line. Empty: those of the training rows. Rows with other labels are errors."),
+    )
+    leave_out = forms.BooleanField(
+        required=False,
+        label=gettext_lazy("Leave out rows with errors"),
+        help_text=gettext_lazy("Otherwise one row with an error refuses the dataset."),
+    )
+
+    def label_set(self) -> list[str]:
+        """As typed, each once."""
+        return list(dict.fromkeys(filter(None, map(str.strip, self.cleaned_data["labels"].splitlines()))))
+
+
+class _DescriptionForm(SplitForm):
     """How files are read, whatever they are made of. `columns` are those that were found; without any, names are typed."""
 
     # Another choice is another form. Pictures come in archives, and have forms of their own.
@@ -120,29 +150,12 @@ class _DescriptionForm(forms.Form):
         label=gettext_lazy("Split column"),
         help_text=gettext_lazy("Has train, dev or test in each row; test rows are not used."),
     )
-    dev_fraction = forms.FloatField(
-        min_value=0.0001,
-        max_value=0.9,
-        label=gettext_lazy("Share for evaluation"),
-        localize=False,
-        help_text=gettext_lazy("Of each label, chosen by the seed, if neither a file nor a column says it."),
-    )
-    seed = forms.IntegerField(min_value=0, max_value=2**53, label=gettext_lazy("Seed of the split"))
-    labels = forms.CharField(
-        required=False,
-        max_length=100_000,
-        label=gettext_lazy("Label set"),
-        help_text=gettext_lazy("One per line. Empty: those of the training rows. Rows with other labels are errors."),
-    )
-    leave_out = forms.BooleanField(
-        required=False,
-        label=gettext_lazy("Leave out rows with errors"),
-        help_text=gettext_lazy("Otherwise one row with an error refuses the dataset."),
-    )
 
     KIND: ClassVar[Kind]
     # Fields that name one column, and what the table of the first rows calls it.
     COLUMNS: ClassVar[dict[str, str | Promise]]
+    # What the share for evaluation is of.
+    SHARE_OF: ClassVar[_StrPromise]
 
     def __init__(self, data: Any = None, *, columns: list[str], reading: Reading) -> None:
         if data is not None:
@@ -152,6 +165,7 @@ class _DescriptionForm(forms.Form):
             if columns:
                 self.choose_columns(data, columns)
         super().__init__(data, initial=self.initial_of(reading))
+        self.fields["dev_fraction"].help_text = self.SHARE_OF
         for name in self.COLUMNS if columns else ():
             field = self.fields[name]
             choices: Choices = [] if field.required else [("", gettext_lazy("none"))]
@@ -180,7 +194,7 @@ class _DescriptionForm(forms.Form):
     def reading(self) -> Reading:
         values = {name: value for name, value in self.cleaned_data.items() if name in Reading.model_fields}
         values["delimiter"] = DELIMITERS[values.get("delimiter") or "comma"]
-        values["labels"] = list(dict.fromkeys(filter(None, map(str.strip, values["labels"].splitlines()))))
+        values["labels"] = self.label_set()
         return Reading(**values | {"kind": self.KIND})
 
 
@@ -205,6 +219,7 @@ class TextsForm(_DescriptionForm):
     )
     template = "datasets/describe_texts.html"
     KIND: ClassVar[Kind] = "texts"
+    SHARE_OF = gettext_lazy("Of each label, chosen by the seed, if neither a file nor a column says it.")
     COLUMNS = {
         "text_column": gettext_lazy("text"),
         "text_b_column": gettext_lazy("second text"),
@@ -240,6 +255,7 @@ class NumbersForm(TextsForm):
     weight_column = None  # type: ignore[assignment]  # of texts with labels only
     template = "datasets/describe_numbers.html"
     KIND: ClassVar[Kind] = "numbers"
+    SHARE_OF = gettext_lazy("Of all rows, chosen by the seed, if neither a file nor a column says it.")
     COLUMNS = {
         "text_column": gettext_lazy("text"),
         "text_b_column": gettext_lazy("second text"),
@@ -315,6 +331,10 @@ class SequencesForm(_DescriptionForm):
     )
     template = "datasets/describe_sequences.html"
     KIND = "sequences"
+    SHARE_OF = gettext_lazy(
+        "Of the sequences, or of those of each label, chosen by the seed, if neither a file nor a column says it; of windows "
+        "the last in time."
+    )
     COLUMNS = {
         "id_column": gettext_lazy("sequence"),
         "order_column": gettext_lazy("order"),
@@ -406,6 +426,9 @@ class TokensForm(_DescriptionForm):
     )
     template = "datasets/describe_tokens.html"
     KIND = "tokens"
+    SHARE_OF = gettext_lazy(
+        "Of the rows with entities and of those without, chosen by the seed, if neither a file nor a column says it."
+    )
     COLUMNS = {
         "tokens_column": gettext_lazy("tokens"),
         "tags_column": gettext_lazy("tags"),
@@ -418,6 +441,9 @@ class TokensForm(_DescriptionForm):
             data["delimiter"] = "space"
         super().__init__(data, columns=columns, reading=reading)
         self.fields["labels"].label = gettext_lazy("Set of tags")
+        self.fields["labels"].help_text = gettext_lazy(
+            "One per line; where tags are given as numbers, in their order. Empty: those of the training rows. Rows with other tags are errors."
+        )
         if self["format"].value() == "conll":
             self.fields["delimiter"] = forms.ChoiceField(
                 choices=SEPARATOR_CHOICES, label=gettext_lazy("Between columns"), required=False

@@ -89,7 +89,7 @@ def look_at(sources: list[Source], reading: Reading | None = None) -> PictureLoo
         look.pictures = sum(layouts.is_picture(name) for store in stores for name in store.contents.names)
         if look.whole and not look.pictures:
             raise Unreadable(
-                "There are no pictures in it. Rows are uploaded as CSV, TSV or JSON Lines: unpack the archive first."
+                "There are no pictures in it. Rows are uploaded as CSV, TSV, JSON Lines or CoNLL: unpack the archive first."
             )
         for store in stores:
             look.problems += [(bad, store.name) for bad in store.contents.problems]

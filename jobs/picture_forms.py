@@ -8,13 +8,14 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from jobs.dataset_forms import SplitForm
 from workers.contract.datasets import ImageReading, Kind, ListFile, Reading
 
 MOST_LISTS = 20
 _NOT_READ = "not"
 
 
-class PicturesForm(forms.Form):
+class PicturesForm(SplitForm):
     """`lists` are the label files that were found, `texts` the other text files."""
 
     # Another choice is another form.
@@ -42,20 +43,6 @@ class PicturesForm(forms.Form):
         label=gettext_lazy("Names of the labels"),
         help_text=gettext_lazy("A file with “0 cat” in a line, or a name in each, if label files have numbers."),
     )
-    dev_fraction = forms.FloatField(
-        min_value=0.0001,
-        max_value=0.9,
-        label=gettext_lazy("Share for evaluation"),
-        localize=False,
-        help_text=gettext_lazy("Of each label, or of all lines, chosen by the seed, if nothing says it."),
-    )
-    seed = forms.IntegerField(min_value=0, max_value=2**53, label=gettext_lazy("Seed of the split"))
-    labels = forms.CharField(
-        required=False,
-        max_length=100_000,
-        label=gettext_lazy("Label set"),
-        help_text=gettext_lazy("One per line. Empty: those of the training rows. Rows with other labels are errors."),
-    )
     leave_out = forms.BooleanField(
         required=False,
         label=gettext_lazy("Leave out pictures and lines with errors"),
@@ -74,6 +61,11 @@ class PicturesForm(forms.Form):
             for name, value in (("layout", how.layout), *((f"list_{i}", split) for i, split in enumerate(splits))):
                 data.setdefault(name, value)
         super().__init__(data, initial=initial)
+        self.fields["dev_fraction"].help_text = (
+            gettext_lazy("Of all lines, chosen by the seed, if nothing says it.")
+            if self["kind"].value() == "lines"
+            else gettext_lazy("Of each label, chosen by the seed, if nothing says it.")
+        )
         self.fields["label_names"].choices = [("", gettext_lazy("none")), *((name, name) for name in texts)]  # type: ignore[attr-defined]
         for i, name in enumerate(self.lists):
             self.fields[f"list_{i}"] = forms.ChoiceField(
@@ -108,12 +100,11 @@ class PicturesForm(forms.Form):
     def reading(self) -> Reading:
         given = self.cleaned_data
         lists = given["layout"] == "lists"
-        labels = list(dict.fromkeys(filter(None, map(str.strip, given["labels"].splitlines()))))
         return Reading(
             kind=given["kind"],
             dev_fraction=given["dev_fraction"],
             seed=given["seed"],
-            labels=labels if given["kind"] == "images" else [],
+            labels=self.label_set() if given["kind"] == "images" else [],
             leave_out=given["leave_out"],
             images=ImageReading(
                 layout=given["layout"] or "folders",

@@ -10,11 +10,13 @@ import pytest
 from django.contrib.auth.models import User
 
 from jobs import datasets, services
+from jobs.dataset_forms import FORMS
 from jobs.job_file import JobFile
 from jobs.models import Dataset, Job
+from jobs.picture_forms import PicturesForm
 from tests.jobs.views.conftest import People
 from tests.jobs.views.test_datasets import READING, begin, send, storage  # noqa: F401 (storage is a fixture)
-from workers.contract.datasets import Reading
+from workers.contract.datasets import PICTURE_KINDS, Kind, Reading
 from workers.contract.messages import Request
 from workers.recipes.sequences.first_batch import first_batch
 
@@ -69,6 +71,27 @@ def test_a_file_of_time_steps_is_recognised_and_its_description_can_be_changed(p
     assert (dataset.state, dataset.kind) == ("checking", "sequences")
     how = Reading.model_validate(dataset.reading).sequences
     assert how.features == ["amount", "gap"] and how.order_column == "day" and how.window == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "share"),
+    [
+        ("texts", "Of each label,"),
+        ("numbers", "Of all rows,"),
+        ("tokens", "Of the rows with entities and of those without,"),
+        ("sequences", "Of the sequences, or of those of each label,"),
+        ("images", "Of each label,"),
+        ("lines", "Of all lines,"),
+    ],
+)
+def test_the_form_says_of_each_kind_what_the_share_for_evaluation_is_of(kind: Kind, share: str) -> None:
+    reading = Reading(kind=kind)
+    form = (
+        PicturesForm(None, lists=[], texts=[], reading=reading)
+        if kind in PICTURE_KINDS
+        else FORMS[kind](None, columns=["a", "b"], reading=reading)
+    )
+    assert str(form["dev_fraction"].help_text).startswith(share)
 
 
 def test_a_series_without_a_sequence_column_is_cut_into_windows(people: People) -> None:
