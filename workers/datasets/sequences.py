@@ -32,6 +32,8 @@ MOST_LABELS = 1000
 HISTOGRAM_BINS = 24
 # Larger than this float16 cannot hold, and a largest value so many times the 99th percentile is a heavy tail.
 HALF_MOST, HEAVY_TAIL = 65504.0, 20.0
+# Which is what trains.
+FLOAT32_MOST = float(np.finfo(np.float32).max)
 MOST_STEPS = 50_000_000  # of all windows
 WIDE_FEATURE = "value"  # what the values are called where columns are the time steps
 _SAMPLE_STEPS = 12
@@ -251,15 +253,20 @@ class _Rows:
         return None
 
     def _number(self, given: Any, column: str, number: int) -> float | BadRow:
-        if type(given) is float and math.isfinite(given):
+        if type(given) is float and abs(given) <= FLOAT32_MOST:
             return given
         if _is_blank(given):
             return problem("Rows without a value of “%(column)s”: %(count)d.", number, column=column)
         value = _as_number(given)
         if value is None:
             return problem("Rows whose “%(column)s” is no number: %(count)d.", number, str(given), column=column)
-        if not math.isfinite(value) or abs(value) > float(np.finfo(np.float32).max):
-            return problem("Rows whose “%(column)s” is not finite: %(count)d.", number, str(given), column=column)
+        if not abs(value) <= FLOAT32_MOST:
+            return problem(
+                "Rows whose “%(column)s” is not finite, or beyond float32: %(count)d.",
+                number,
+                str(given),
+                column=column,
+            )
         return value
 
     def _whole(self, sequence: _Sequence, row: Row, given: str) -> BadRow | None:
@@ -283,8 +290,10 @@ class _Rows:
             return None
         if self.said == "target":
             value = _as_number(said_value)
-            if value is None or not math.isfinite(value):
-                return problem("Rows whose target is no finite number: %(count)d.", number, str(said_value))
+            if value is None or not abs(value) <= FLOAT32_MOST:
+                return problem(
+                    "Rows whose target is no finite number, or beyond float32: %(count)d.", number, str(said_value)
+                )
             if sequence.target not in (None, value):
                 return problem(
                     "Rows whose target is another than that of their sequence: %(count)d.", number, f"{value:g}"
@@ -483,6 +492,14 @@ def _measure(found: Found, codes: Numbers, findings: Findings) -> dict[str, Any]
         statistics["target_values"] = {split: _summary(targets[at]) for split, at in of.items()}
         if np.ptp(targets[of["train"]]) == 0:
             findings.found_warning("All training sequences have the same target: there is nothing to learn.")
+        if tail := heavy_tail(targets[of["train"]]):
+            findings.found_warning(
+                "The number to predict is rarely very large: at most %(largest)g, and 99 of 100 are below %(usual)g. Where "
+                "it is, the loss has spikes, or is infinite.",
+                found.refs([int(of["train"][tail.at])]),
+                largest=tail.largest,
+                usual=tail.usual,
+            )
     short = np.flatnonzero(lengths < 2)
     if len(short) == len(lengths) and statistics["target"] == "none":
         findings.found_error(
@@ -513,18 +530,17 @@ def _features(found: Found, codes: Numbers, findings: Findings) -> list[dict[str
                 value=summary["min"],
             )
             continue
-        size = np.abs(values)
-        largest, usual = float(size.max()), float(np.percentile(size, 99))
-        if usual > 0 and largest > HEAVY_TAIL * usual:
-            at = int(np.flatnonzero(steps)[int(size.argmax())])
+        if tail := heavy_tail(values):
+            at = int(np.flatnonzero(steps)[tail.at])
             findings.found_warning(
                 "“%(feature)s” has rare, very large values: the largest is %(largest)g, and 99 of 100 are below %(usual)g. "
                 "Keep normalisation and clipping on.",
                 found.refs([int(np.searchsorted(found.begins, at, side="right")) - 1]),
                 feature=printable(name),
-                largest=largest,
-                usual=usual,
+                largest=tail.largest,
+                usual=tail.usual,
             )  # fmt: skip
+        largest = max(abs(summary["min"]), abs(summary["max"]))
         if largest > HALF_MOST:
             findings.found_note(
                 "“%(feature)s” has values up to %(largest)g; fp16 ends at 65504, so it needs normalisation there.",
@@ -532,6 +548,22 @@ def _features(found: Found, codes: Numbers, findings: Findings) -> list[dict[str
                 largest=largest,
             )
     return measured
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The largest of values by size, where it is, and what 99 of 100 are below."""
+
+    largest: float
+    at: int
+    usual: float
+
+
+def heavy_tail(values: Numbers) -> Tail | None:
+    """If the largest is far beyond the others."""
+    size = np.abs(values)
+    at, usual = int(size.argmax()), float(np.percentile(size, 99))
+    return Tail(float(size[at]), at, usual) if 0 < HEAVY_TAIL * usual < size[at] else None
 
 
 def _summary(values: Numbers) -> dict[str, float]:

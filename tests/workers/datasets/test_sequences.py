@@ -53,6 +53,27 @@ def test_time_steps_are_put_in_order_by_a_number_or_a_time(checked: Any, tmp_pat
     assert found(doubtful)[warning] == [2, 4, 6, 8, 10, 12, 14, 16]
 
 
+def test_numbers_that_only_float64_holds_are_refused_in_json_too(checked: Any) -> None:  # noqa: F811
+    how = SequenceReading(layout="lists", features=["x"], target="number", target_column="y")
+    rows = [{"x": [1.0, 2.0], "y": i} for i in range(8)] + [{"x": [1.0, 1e39], "y": 1}, {"x": [1.0], "y": 1e39}]
+    outcome = checked("".join(json.dumps(row) + "\n" for row in rows), reading=reading(how, format="jsonl"))
+    assert found(outcome) | {} == {
+        "Rows whose “x” is not finite, or beyond float32: 1.": [9],
+        "Rows whose target is no finite number, or beyond float32: 1.": [10],
+    }
+
+
+def test_a_target_that_is_rarely_very_large_is_said_with_its_row(checked: Any) -> None:  # noqa: F811
+    body = "id,x,y,split\n" + "".join(
+        f"s{i},{i},{1e30 if i == 7 else i % 5},{'dev' if i % 9 == 8 else 'train'}\n" for i in range(300)
+    )
+    outcome = checked(body, reading=reading(split_column="split"))
+    (warning,) = [
+        text for text in found(outcome) if "The number to predict is rarely very large: at most 1e+30" in text
+    ]
+    assert found(outcome)[warning] == [9] and outcome.fit
+
+
 def test_single_time_steps_to_which_nothing_belongs_are_refused(checked: Any) -> None:  # noqa: F811
     body = "t,x\n" + "".join(f"2026-01-{day:02d},{day}\n" for day in range(1, 30))
     outcome = checked(body, reading=reading(SequenceReading(id_column="t", features=["x"])))
@@ -92,14 +113,15 @@ def test_a_list_may_stand_in_json_lines_or_in_a_field_of_a_table(checked: Any, t
 @pytest.mark.parametrize(
     ("row", "text"),
     [
-        ("s1,nan,1", "Rows whose “x” is not finite: 1."),
-        ("s1,-inf,1", "Rows whose “x” is not finite: 1."),
-        ("s1,1e300,1", "Rows whose “x” is not finite: 1."),
+        ("s1,nan,1", "Rows whose “x” is not finite, or beyond float32: 1."),
+        ("s1,-inf,1", "Rows whose “x” is not finite, or beyond float32: 1."),
+        ("s1,1e300,1", "Rows whose “x” is not finite, or beyond float32: 1."),
         ("s1,,1", "Rows without a value of “x”: 1."),
         ("s1,much,1", "Rows whose “x” is no number: 1."),
         (",5,1", "Rows that do not say of which sequence they are: 1."),
         ("s1,5,7", "Rows whose target is another than that of their sequence: 1."),
-        ("s1,5,nan", "Rows whose target is no finite number: 1."),
+        ("s1,5,nan", "Rows whose target is no finite number, or beyond float32: 1."),
+        ("s1,5,1e39", "Rows whose target is no finite number, or beyond float32: 1."),
     ],
 )
 def test_what_is_wrong_is_named_with_its_row_and_can_be_left_out_with_its_sequence(
