@@ -7,7 +7,7 @@ import pytest
 
 from workers.contract.messages import Request
 from workers.contract.states import EndReason
-from workers.supervisor.verdict import Facts, RankExit, first_to_fail, judge, last_error
+from workers.supervisor.verdict import Facts, RankExit, first_to_fail, guilty, judge, last_error
 
 
 def exit_of(rank: int, code: int, clock: float = 0.0, *, consequence: bool = False, tail: str = "") -> RankExit:
@@ -108,6 +108,16 @@ def test_first_to_fail_is_by_time_but_aborts_come_last() -> None:
     assert first_to_fail(exits) == exits[1]
     assert first_to_fail({0: exits[0]}) == exits[0]
     assert first_to_fail({0: exit_of(0, -9, consequence=True), 1: exit_of(1, 0)}) is None
+
+
+def test_of_ranks_that_agreed_to_end_the_one_that_they_named_is_first_and_else_none() -> None:
+    exits = {0: exit_of(0, 1, 1.0), 1: exit_of(1, 1, 2.0)}
+    assert guilty(exits, {rank: outcome("non_finite", 1) for rank in (0, 1)}) == exits[1]
+    assert guilty(exits, {rank: outcome("ranks_differ") | {"rank": None} for rank in (0, 1)}) is None
+    assert guilty(exits, {rank: outcome("non_finite", 5) for rank in (0, 1)}) is None, "of another node"
+    assert guilty(exits, {0: outcome("disk_full")}) == exits[0]
+    assert guilty(exits, {1: outcome("trainer_error", 1)}) == exits[0], "which died and said nothing"
+    assert guilty(exits, {rank: outcome("trainer_error", rank) for rank in (0, 1)}) == exits[0]
 
 
 def test_the_kernel_may_have_killed_for_want_of_memory() -> None:

@@ -28,7 +28,7 @@ from workers.supervisor.publish import Publisher
 from workers.supervisor.relay import Relay, ranks_of, sources
 from workers.supervisor.report import Report
 from workers.supervisor.sampler import Sampler
-from workers.supervisor.verdict import Facts, RankExit, first_to_fail, judge
+from workers.supervisor.verdict import Facts, RankExit, guilty, judge
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 TICK_S = 0.05
@@ -295,7 +295,7 @@ class Supervisor:
 
     def tell_end(self) -> None:
         exits = self.exits()
-        first = first_to_fail(exits)
+        first = guilty(exits, self.outcomes())
         told = {line["rank"] for line in self.report.said("rank_exit")}
         for exit in sorted(exits.values(), key=lambda exit: exit.clock):
             if exit.rank not in told:
@@ -408,16 +408,18 @@ class Supervisor:
                 )
         return found
 
-    def facts(self, exits: dict[int, RankExit]) -> Facts:
-        outcomes = {
+    def outcomes(self) -> dict[int, dict[str, Any]]:
+        return {
             rank: read_json(path) | {"clock": path.stat().st_mtime}
             for rank in self.world
             if (path := self.folder.outcome(rank)).exists()
         }
+
+    def facts(self, exits: dict[int, RankExit]) -> Facts:
         return Facts(
             world=self.world,
             exits=exits,
-            outcomes=outcomes,
+            outcomes=self.outcomes(),
             request=self.lifeline.control.leave,
             grace_over=self.grace_over,
             imposed=self.imposed,

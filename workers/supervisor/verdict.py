@@ -80,6 +80,18 @@ def first_to_fail(exits: dict[int, RankExit]) -> RankExit | None:
     return min(failed, key=lambda exit: (exit.signal == signal.SIGABRT, exit.clock), default=None)
 
 
+def guilty(exits: dict[int, RankExit], outcomes: dict[int, dict[str, Any]]) -> RankExit | None:
+    """Whom to call the first to fail. Ranks that agreed to end left at the same step, and which of them was gone first
+    is chance: then it is the one that they named, or none."""
+    first = first_to_fail(exits)
+    if first is None or first.rank not in outcomes:
+        return first
+    said = outcomes[first.rank]
+    what = (said["end_reason"], said.get("step"), said.get("rank"))
+    together = [o for o in outcomes.values() if (o["end_reason"], o.get("step"), o.get("rank")) == what]
+    return first if len(together) < 2 else exits.get(said.get("rank", -1))
+
+
 def judge(facts: Facts) -> Verdict:
     """What a rank said itself, then what was asked or imposed, then how processes ended."""
     on_purpose = sorted(facts.outcomes.values(), key=lambda outcome: float(outcome["clock"]))
