@@ -176,7 +176,7 @@ def bare(run: Run, *, scaling: bool) -> Result:
         if scaled:
             scaler.unscale_(optimizer)
         grads = gradients.of(run.parameters)
-        norms = gradients.norms(grads, paddle.concat(gradients.squares(grads)).numpy())
+        norms = gradients.norms(grads, paddle.concat(gradients.squares(grads)).tolist())
         run.clipper.clip(grads, norms)
         optimizer.set_lr(run.schedule.rate(step - 1))
         if scaled:

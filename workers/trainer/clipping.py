@@ -15,8 +15,7 @@ from typing import Any
 
 from workers.contract.training import ClipMode, ClippingSettings
 from workers.trainer import gradients
-from workers.trainer.gradients import Gradients
-from workers.trainer.task import Floats
+from workers.trainer.gradients import Gradients, Norms
 
 # Keeps the z-score finite while all norms are equal.
 _EPSILON = 1e-6
@@ -45,12 +44,12 @@ class Clipper:
         learnt = self.history.limit if self.history else None
         return min((limit for limit in (learnt, most) if limit is not None), default=None)
 
-    def clip(self, grads: Gradients, norms: Floats) -> bool:
+    def clip(self, grads: Gradients, norms: Norms) -> bool:
         """Clip the finite gradients of a step that will be applied; whether anything was changed."""
         limit, tensors = self.limit, grads.tensors
         if self.spared:
             kept = [i for i, number in enumerate(grads.numbers) if number not in self.spared]
-            tensors, norms = [tensors[i] for i in kept], norms[kept]
+            tensors, norms = [tensors[i] for i in kept], [norms[i] for i in kept]
         if self.settings.mode is ClipMode.VALUE:
             return limit is not None and bool(tensors) and gradients.clamp(tensors, limit)
         if self.settings.mode is ClipMode.PER_TENSOR:
@@ -75,9 +74,9 @@ class Clipper:
             self.history.restore(state)
 
 
-def _each(tensors: list[Any], norms: Floats, limit: float) -> bool:
+def _each(tensors: list[Any], norms: Norms, limit: float) -> bool:
     clipped = False
-    for tensor, norm in zip(tensors, norms.tolist(), strict=True):
+    for tensor, norm in zip(tensors, norms, strict=True):
         if norm > limit:
             gradients.shorten([tensor], limit / norm)
             clipped = True

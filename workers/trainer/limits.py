@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from workers.contract.records import SKIP_FOUND_INF, SKIP_GRAD, SKIP_INPUT, SKIP_LOSS, SKIP_SPIKE
 from workers.contract.states import EndReason
@@ -11,8 +12,7 @@ from workers.contract.training import BadStep, LimitSettings
 from workers.trainer.task import TrainingFailed
 
 
-@dataclass(frozen=True)
-class StepFacts:
+class StepFacts(NamedTuple):
     """What all ranks know about a step after the reduction."""
 
     step: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -134,11 +135,12 @@ def train(run: Run) -> EndReason:
         # A rank without rows (a last batch smaller than the ranks) goes along with one that counts 0.
         batches = [task.batch("train", rows) for rows in shares or [taken[:1]]]
         weights = [task.weights[batch.rows] if shares else np.zeros(1) for batch in batches]
-        whole_weight = _count(task.weights[taken])
-        own_weight = sum(_count(weight) for weight in weights)
+        whole_weight, own_weight = float(len(taken)), float(sum(map(len, shares)))
+        if weighted:
+            whole_weight, own_weight = _count(task.weights[taken]), sum(map(_count, weights))
         bad_input = not all(
-            _fine(weight, most_input) and all(_fine(array, most_input) for array in batch.arrays.values())
-            for batch, weight in zip(batches, weights, strict=True)
+            [_fine(array, most_input) for batch in batches for array in batch.arrays.values()]
+            + [_fine(weight, most_input) for weight in weights if weighted or most_input]
         )
         data_s = time.perf_counter() - started
 
@@ -148,6 +150,7 @@ def train(run: Run) -> EndReason:
         lr = run.schedule.rate(progress.applied)
         scale = scaler.value
         share = np.float32(scale or 1.0) * np.float32(ranks.world / (whole_weight or 1.0))
+        alike = bool(shares) and not weighted
         losses = []
         run.statistics.remember()
         with run.caster.weights():
@@ -157,7 +160,7 @@ def train(run: Run) -> EndReason:
                         _, loss = task.losses(run.parallel, batch)
                     if loss.ndim == 0:  # of a single sample
                         loss = loss.reshape([1])
-                    loss.backward(_on_device(share * weight.astype(np.float32)))
+                    loss.backward(_seed(share, weight, alike))
                     losses.append(loss.detach())
         own_norm = None
         if apart:
@@ -170,11 +173,11 @@ def train(run: Run) -> EndReason:
         grads = gradients.of(parameters)
         by_group = watched.group_norms_every is not None and step % watched.group_norms_every == 0
         flag, zeros = scaler.flag(), [gradients.zeros(grads)] if by_group else []
-        read = paddle.concat([*gradients.squares(grads), *flag, *zeros, *losses]).numpy()
+        read = paddle.concat([*gradients.squares(grads), *flag, *zeros, *losses]).numpy().tolist()
         count = len(grads.tensors)
         norms = gradients.norms(grads, read[:count])
         norm, overflow = gradients.total(norms), bool(flag and read[count])
-        loss_sum = _weighted(read[count + len(flag) + len(zeros) :], weights)
+        loss_sum = _weighted(read[count + len(flag) + len(zeros) :], weights, alike)
         own_mean = loss_sum / (own_weight or 1.0)
 
         # One reduction per step carries all that ranks must agree on.
@@ -196,7 +199,7 @@ def train(run: Run) -> EndReason:
         leave, found_inf = agreed.leave, agreed.found_inf
         spike = run.spikes.check(facts.loss, agreed.norm) if facts.skipped is None else None
         if spike and (settings.spikes.action is SpikeAction.SKIP or rewinds_for_spikes(run)):
-            facts = replace(facts, skipped=records.SKIP_SPIKE)
+            facts = facts._replace(skipped=records.SKIP_SPIKE)
 
         # Clip, then step; or leave the step out, on all ranks, in every precision.
         limit = clipper.limit
@@ -211,15 +214,15 @@ def train(run: Run) -> EndReason:
             run.statistics.put_back()
             scaler.skip(overflow=facts.skipped != records.SKIP_SPIKE)
         scaler.update()
-        optimizer.clear_grad()
+        optimizer.clear_grad(set_to_zero=False)  # who gets none in the next step is then left alone, as after a resume
         at, progress.at, progress.step = progress.at, sampler.after(progress.at), step
 
         extras: dict[str, Any] = {}
-        if by_group or (watched.group_norms_every is not None and not np.isfinite(norm)):
+        if by_group or (watched.group_norms_every is not None and not math.isfinite(norm)):
             parts = gradients.by_group(norms, grads.numbers, group_of)
             extras |= {f"{records.GROUP_NORM}{group}": value for group, value in parts.items()}
         if by_group:
-            extras[records.ZERO_GRADIENTS] = float(read[count + len(flag)]) / gradients.elements(grads)
+            extras[records.ZERO_GRADIENTS] = read[count + len(flag)] / gradients.elements(grads)
         if own_norm is not None:
             extras[records.LOCAL_NORM] = own_norm
         if spike:
@@ -315,18 +318,19 @@ def _count(weights: Floats) -> float:
     return float(weights[np.isfinite(weights)].sum())
 
 
-def _on_device(values: Any) -> Any:
-    """float32 [n]. Where all rows count alike, as in most jobs, nothing is copied to the device."""
-    if (values == values[0]).all():
-        return paddle.full([len(values)], float(values[0]), "float32")
-    return paddle.to_tensor(values)
+def _seed(share: np.float32, weight: Floats, alike: bool) -> Any:
+    """What the backward pass of a micro-batch begins with, float32 [n]. Where all rows count alike, as in most jobs, nothing
+    is copied to the device."""
+    if alike:
+        return paddle.full([len(weight)], float(share), "float32")
+    return paddle.to_tensor(share * weight.astype(np.float32))
 
 
-def _weighted(losses: Any, weights: list[Floats]) -> float:
-    """Sum of the losses [n], as precise as they are."""
-    weight = weights[0] if len(weights) == 1 else np.concatenate(weights)
-    with np.errstate(over="ignore", invalid="ignore"):  # NaN and infinities are facts
-        return float(np.float32((losses * weight).sum()))
+def _weighted(losses: list[float], weights: list[Floats], alike: bool) -> float:
+    """Sum of the losses [n]."""
+    if alike:
+        return sum(losses)
+    return float(sum(map(mul, losses, [count for weight in weights for count in weight.tolist()])))
 
 
 def _tokens(batches: list[Batch], shares: list[Rows]) -> int | None:

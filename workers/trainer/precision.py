@@ -10,7 +10,7 @@ table of what runs where.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import paddle
@@ -92,7 +92,10 @@ class Caster:
 
     def forward(self) -> AbstractContextManager[None]:
         if self.dtype is None or self.emulated:
-            return self._as_if_cast()
+            # The scaler disables itself for good unless the newest auto_cast was to float16. Paddle
+            # never resets this global, so float32 must not inherit it either.
+            amp_global_state().amp_dtype = self.dtype or "float32"
+            return nullcontext()
         cast: AbstractContextManager[None] = paddle.amp.auto_cast(
             enable=True,
             dtype=self.dtype,
@@ -102,18 +105,21 @@ class Caster:
         )
         return cast
 
-    @contextmanager
-    def weights(self) -> Iterator[None]:
+    def weights(self) -> AbstractContextManager[None]:
         """Around all forward and backward passes of a step: under an emulated O2 they see weights in half precision, and
         leave gradients in it, unless the settings keep those in float32."""
+        return self._weights_in_half() if self._weights else nullcontext()
+
+    @contextmanager
+    def _weights_in_half(self) -> Iterator[None]:
         kept = []
-        if self._weights and self.settings.master_weights:
+        if self.settings.master_weights:
             kept = [weight.detach().clone() for weight in self._weights]
             self._round(self._weights)
         yield
         for weight, value in zip(self._weights, kept, strict=False):
             weight.set_value(value)
-        if self._weights and not self.settings.master_grad:
+        if not self.settings.master_grad:
             for weight in self._weights:
                 if weight.grad is not None:
                     weight.grad.set_value(weight.grad.astype(self.dtype).astype("float32"))
@@ -126,13 +132,6 @@ class Caster:
     def _round(self, weights: list[Any]) -> None:
         for weight in weights:
             weight.set_value(weight.detach().astype(self.dtype).astype("float32"))
-
-    @contextmanager
-    def _as_if_cast(self) -> Iterator[None]:
-        # The scaler disables itself for good unless the newest auto_cast was to float16. Paddle
-        # never resets this global, so float32 must not inherit it either.
-        amp_global_state().amp_dtype = self.dtype or "float32"
-        yield
 
     def remove(self) -> None:
         """Before an export: a traced model must not contain the rounding."""

@@ -6,10 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from workers.contract.training import SpikeAction, SpikeSettings
-from workers.trainer.task import Floats
 
 
 @dataclass(frozen=True)
@@ -28,33 +25,35 @@ class Window:
     """The latest values, with their mean and deviation."""
 
     def __init__(self, size: int) -> None:
-        self.values: Floats = np.zeros(size)
-        self.seen = 0
+        self.size, self.seen = size, 0
+        self.values: list[float] = []  # the oldest is the next to be overwritten
 
     def add(self, value: float) -> None:
-        self.values[self.seen % len(self.values)] = value
+        if len(self.values) < self.size:
+            self.values.append(value)
+        else:
+            self.values[self.seen % self.size] = value
         self.seen += 1
 
     def mean(self) -> float:
-        values = self.values[: self.seen]
-        return float(values.sum()) / len(values)
+        return math.fsum(self.values) / len(self.values)
 
     def deviation(self, mean: float) -> float:
-        apart = self.values[: self.seen] - mean
-        return math.sqrt(float(apart @ apart) / len(apart))
+        count = len(self.values)
+        return math.dist(self.values, [mean] * count) / math.sqrt(count)
 
     def state(self) -> dict[str, Any]:
-        return {"values": self.values[: self.seen].tolist(), "seen": self.seen}
+        return {"values": list(self.values), "seen": self.seen}
 
     def restore(self, state: dict[str, Any]) -> None:
         values, seen = state["values"], state["seen"]
-        if len(values) in (seen, len(self.values)) and len(values) <= len(self.values):
+        if len(values) in (seen, self.size) and len(values) <= self.size:
             # In the very same places: another order of addition would differ in the last bit.
-            self.values[: len(values)], self.seen = values, seen
+            self.values, self.seen = list(values), seen
             return
         # The window has another size today: the latest, oldest first.
         start = seen % len(values) if seen > len(values) else 0
-        self.seen = 0
+        self.values, self.seen = [], 0
         for value in values[start:] + values[:start]:
             self.add(value)
 

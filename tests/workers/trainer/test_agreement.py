@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def said(*words: Word, whole: float = 12.0) -> list[Agreed | TrainingFailed]:
 
 def test_ranks_that_are_alike_agree_on_sums_and_hear_of_each_other() -> None:
     one, *rest = said(
-        WORD, replace(WORD, loss=math.nan, loss_sum=math.nan, code=1), replace(WORD, norm=0.25 * (1 + 1e-9))
+        WORD, WORD._replace(loss=math.nan, loss_sum=math.nan, code=1), WORD._replace(norm=0.25 * (1 + 1e-9))
     )
     assert isinstance(one, Agreed) and len(rest) == 2
     assert one.codes == [0, 1, 0] and one.norm == 0.25 and not one.found_inf
@@ -70,7 +69,7 @@ def test_ranks_that_are_alike_agree_on_sums_and_hear_of_each_other() -> None:
     ],
 )
 def test_one_rank_of_three_that_differs_is_named_by_all(changes: dict[str, Any], what: str) -> None:
-    for failed in said(WORD, replace(WORD, **changes), WORD):
+    for failed in said(WORD, WORD._replace(**changes), WORD):
         assert isinstance(failed, TrainingFailed)
         assert (failed.reason, failed.rank, failed.step) == (EndReason.RANKS_DIFFER, 1, 7)
         assert what in failed.detail and "so that rank 1 computed" in failed.detail
@@ -78,21 +77,21 @@ def test_one_rank_of_three_that_differs_is_named_by_all(changes: dict[str, Any],
 
 
 def test_checksums_that_are_nearly_equal_differ_all_the_same() -> None:
-    near = [replace(WORD, fingerprint=4_000_000_000 + n) for n in (0, 1, 0)]
+    near = [WORD._replace(fingerprint=4_000_000_000 + n) for n in (0, 1, 0)]
     assert all(isinstance(failed, TrainingFailed) for failed in said(*near))
 
 
 def test_of_two_that_differ_neither_is_accused_and_of_three_all_notice() -> None:
-    for failed in said(WORD, replace(WORD, norm=0.5), whole=8.0):
+    for failed in said(WORD, WORD._replace(norm=0.5), whole=8.0):
         assert isinstance(failed, TrainingFailed) and failed.rank is None
         assert "one of them computed" in failed.detail
     # The second is the mean of all: it alone would see no difference to that.
-    assert [type(one).__name__ for one in said(*(replace(WORD, norm=n) for n in (1.0, 2.0, 3.0)))] == [
+    assert [type(one).__name__ for one in said(*(WORD._replace(norm=n) for n in (1.0, 2.0, 3.0)))] == [
         "RanksDiffer"
     ] * 3
 
 
 def test_shares_that_do_not_add_up_to_the_batch_are_noticed() -> None:
-    (failed, *_) = said(WORD, replace(WORD, weight=3.0), WORD)
+    (failed, *_) = said(WORD, WORD._replace(weight=3.0), WORD)
     assert isinstance(failed, TrainingFailed)
     assert "count for 11 together, and the whole batch for 12" in failed.detail

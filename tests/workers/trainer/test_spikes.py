@@ -79,7 +79,7 @@ def test_a_window_of_another_size_takes_over_the_latest() -> None:
     for value in range(20):
         before.check(float(value), 1.0)
     after.restore(before.state())
-    assert sorted(after.windows["loss"].values.tolist()) == [float(value) for value in range(12, 20)]
+    assert sorted(after.windows["loss"].values) == [float(value) for value in range(12, 20)]
 
 
 def test_ignored_means_not_even_looked_for() -> None:
