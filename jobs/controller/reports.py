@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from jobs import services
 from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, JobEvent, Placement, WorstRows
+from workers.contract.messages import Request
 from workers.contract.records import from_json_number, jsonable
 from workers.contract.states import ENDED, EndReason, Status
 from workers.contract.texts import Text
@@ -380,6 +381,11 @@ def conclude(attempt: Attempt) -> None:
     failed = [p for p in placements if EndReason(p.verdict["end_reason"]).status is Status.FAILED]
     verdict = (failed or placements)[0].verdict
     reason = EndReason(verdict["end_reason"])
+    # The ranks may have agreed to pause before they could hear that it was to be cancelled; a drained attempt would even
+    # go on by itself.
+    attempt.refresh_from_db(fields=["leave"])
+    if reason.status is Status.PAUSED and attempt.leave == Request.CANCEL:
+        reason = EndReason.CANCELLED
     services.transition(
         attempt,
         reason.status,

@@ -214,6 +214,25 @@ def test_an_attempt_that_no_host_was_told_of_ends_at_once(
     assert attempt.complete_at is not None
 
 
+@pytest.mark.parametrize("reason", ["paused", "drained"])
+def test_a_cancellation_that_came_too_late_for_the_ranks_stands_and_nothing_goes_on(
+    job: Job, attempt: Attempt, host: FakeHost, supervisor: FakeSupervisor, turn: Callable[..., None], reason: str
+) -> None:
+    turn()
+    supervisor.run()
+    turn()
+    if reason == "drained":
+        services.drain(Host.objects.get(), actor_name="shutdown")
+    else:
+        services.ask_to_leave(job, Request.PAUSE, actor=job.owner)
+    services.ask_to_leave(job, Request.CANCEL, actor=job.owner)
+    supervisor.end(reason)
+    supervisor.complete()
+    turn(2)
+    job.refresh_from_db()
+    assert (job.status, job.end_reason, job.attempts.count()) == (Status.CANCELLED, EndReason.CANCELLED, 1)
+
+
 def test_a_drained_attempt_goes_on_in_a_successor_from_its_newest_checkpoint(
     job: Job, attempt: Attempt, host: FakeHost, supervisor: FakeSupervisor, turn: Callable[..., None]
 ) -> None:
