@@ -161,6 +161,21 @@ def test_finite_loss_with_bad_gradients_is_skipped_without_loss_scaling_too(in_p
     assert same(work.weights(), before)
 
 
+def test_a_parameter_that_a_step_gives_no_gradient_is_left_alone_by_it(in_process: Any) -> None:
+    work = in_process(optimizer={"weight_decay": 0.1, "undecayed": ""})
+    work.until(applied=2)
+    classifier = work.run.model.classifier
+    before, moments = work.weights(), work.moments()
+    bias = classifier.bias.numpy()
+    classifier.forward = lambda x: paddle.nn.functional.linear(x, classifier.weight, paddle.to_tensor(bias))
+    work.until(applied=3)
+    of_bias = {name for name in moments if name.endswith("classifier.bias")}
+    assert of_bias
+    assert same({name: work.moments()[name] for name in of_bias}, {name: moments[name] for name in of_bias})
+    assert (work.weights()["classifier.bias"] == before["classifier.bias"]).all()
+    assert (work.weights()["classifier.weight"] != before["classifier.weight"]).any()
+
+
 def test_the_recorded_norm_is_the_one_before_clipping_and_the_update_comes_from_the_clipped_gradient(
     in_process: Any,
 ) -> None:
