@@ -589,9 +589,12 @@ def _before_a_bad_step(job: Job) -> set[int]:
 
 
 def _of_ranks_that_differ(job: Job) -> set[int]:
-    """Made since the weights of all ranks were last found to be the same; with no such comparison, all of the attempt."""
+    """Made since the weights of all ranks were last found to be the same; with no such comparison, all of the attempt.
+    Where they are compared before each checkpoint, none."""
     found: set[int] = set()
     for attempt in job.attempts.filter(end_reason=EndReason.RANKS_DIFFER, end_step__isnull=False):
+        if attempt.plan.get("checkpoints_compared"):
+            continue
         every = attempt.settings.get("monitoring", {}).get("compare_ranks_every")
         compared = ((attempt.end_step or 0) - 1) // every * every if every else 0
         # Step n compares what step n - 1 left.

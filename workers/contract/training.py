@@ -531,8 +531,8 @@ class MonitoringSettings(SettingsGroup):
     compare_ranks_every: int | None = setting(
         500,
         "Compare ranks every",
-        "Attempted steps between two comparisons of the weights of all ranks, bit by bit; a difference ends the attempt. "
-        "Empty: never.",
+        "Attempted steps between two comparisons of the weights of all ranks, bit by bit; they are also compared before each "
+        "checkpoint. A difference ends the attempt. Empty: never.",
         unit="steps",
         ge=1,
         le=1_000_000,

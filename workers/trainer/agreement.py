@@ -83,6 +83,15 @@ def agree(ranks: Ranks, word: Word, whole_weight: float, step: int) -> Agreed:
     )
 
 
+def same_weights(ranks: Ranks, parameters: list[Any], step: int) -> None:
+    """RanksDiffer if those of one rank are not those of the others, bit by bit."""
+    own = np.zeros(ranks.world)
+    own[ranks.rank] = fingerprint(parameters)
+    each = ranks.sum(own).tolist()
+    if len(set(each)) > 1:
+        raise RanksDiffer("fingerprint", each, step)
+
+
 def facts_of(agreed: Agreed, step: int, whole_weight: float, scale: float | None) -> StepFacts:
     return StepFacts(
         step=step,

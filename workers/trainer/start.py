@@ -102,6 +102,7 @@ def _plan(run: Run) -> dict[str, Any]:
         "best_by": run.task.best_by,
         "lower_is_better": run.task.lower_is_better,
         "baselines": run.task.baselines,
+        "checkpoints_compared": run.ranks.world > 1 and settings.monitoring.compare_ranks_every is not None,
     }
 
 

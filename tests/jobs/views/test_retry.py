@@ -183,6 +183,12 @@ def test_when_ranks_differed_one_is_advised_and_what_was_saved_since_they_were_c
     assert "try once more as it was, if possible on another host" in answer.text
     assert "may be those of the one that was wrong" in answer.text
 
+    attempt.plan = {"checkpoints_compared": True}
+    attempt.save(update_fields=["plan"])
+    answer = people.owner.get(f"/jobs/{job.pk}/retry/")
+    assert [bool(why) for _, why in answer.context["checkpoints"]] == [False, False, False]
+    assert answer.context["start"] == str(saved[2].pk)
+
 
 def test_a_checkpoint_of_another_job_is_no_place_to_start(people: People, failed: Job, checkpoint: Checkpoint) -> None:
     answer = people.owner.post(f"/jobs/{failed.pk}/retry/", filled(failed, start=str(checkpoint.pk + 1)))
