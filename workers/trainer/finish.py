@@ -28,7 +28,11 @@ def finish(run: Run, reason: EndReason) -> EndReason:
     run.model.eval()
     folder = run.context.folder
     folder.artifacts.mkdir(exist_ok=True)
-    for name in run.task.export(run.model, folder.artifacts):
+    exported = run.task.export(run.model, folder.artifacts)
+    asked = run.control.read().leave  # which may have taken minutes
+    if asked in LEAVE_AT_ONCE and asked is not None:
+        return REASONS[asked]
+    for name in exported:
         path = folder.artifacts / name
         run.events.say("artifact", name=name, path=str(path.relative_to(folder.path)), bytes=_size(path))
     return reason

@@ -1,15 +1,19 @@
 """A trainer in which rank 1 is wronged at its third step, as the file `tamper` of the run folder says:
-`weights` changes one weight by its last bit, `gradient` makes its gradient overflow in fp16 from then on."""
+`weights` changes one weight by its last bit, `gradient` makes its gradient overflow in fp16 from then on.
+`cancel`: somebody cancels the attempt while rank 0 exports."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from workers.contract.messages import Control, Request
 from workers.trainer import __main__ as trainer
 from workers.trainer import start as starting
+from workers.trainer.control import INTERVAL_S
 
 STEP = 3
 
@@ -20,12 +24,24 @@ def main(path: str) -> int:
 
     def start(*arguments: Any) -> Any:
         run = original(*arguments)
-        if run.ranks.rank == 1:
+        if how == "cancel":
+            _cancel_at_export(run)
+        elif run.ranks.rank == 1:
             _tamper(run, how)
         return run
 
     starting.start = start
     return trainer.main(path)
+
+
+def _cancel_at_export(run: Any) -> None:
+    def export(model: Any, folder: Path) -> list[str]:
+        (folder / "model").mkdir()
+        run.control.path.write_text(Control(leave=Request.CANCEL).model_dump_json())
+        time.sleep(2 * INTERVAL_S)
+        return ["model"]
+
+    run.task.export = export
 
 
 def _tamper(run: Any, how: str) -> None:

@@ -208,8 +208,8 @@ def test_when_rank_0_fails_at_a_checkpoint_only_rank_0_says_why(begin: Start) ->
     assert not folder.outcome(1).exists()
 
 
-def tampered(tmp_path: Path, zygote: Any, dataset: Path, how: str, **changes: Any) -> Attempt:
-    attempt = make_attempt(tmp_path / how, dataset, world=2, **changes)
+def tampered(tmp_path: Path, zygote: Any, dataset: Path, how: str, *, world: int = 2, **changes: Any) -> Attempt:
+    attempt = make_attempt(tmp_path / how, dataset, world=world, **changes)
     (attempt.folder.path / "tamper").write_text(how)
     return Ranks(zygote, attempt, {}, module="tests.workers.trainer.tampered").wait()
 
@@ -225,6 +225,19 @@ def test_a_rank_whose_weights_differ_by_one_bit_is_found_and_named(tmp_path: Pat
     assert len(attempt.steps()) == 3
 
 
+def test_weights_are_compared_before_a_checkpoint_so_that_every_one_can_be_gone_on_from(
+    tmp_path: Path, zygote: Any, dataset: Path
+) -> None:
+    options: dict[str, Any] = {
+        "monitoring": {"compare_ranks_every": 1000},
+        "checkpoints": {"every_steps": 2, "keep": 9},
+    }
+    attempt = tampered(tmp_path, zygote, dataset, "weights", **options)
+    assert (attempt.outcome()["end_reason"], attempt.outcome()["step"]) == ("ranks_differ", 4)
+    assert attempt.events("plan")[0]["checkpoints_compared"] is True
+    assert [event["step"] for event in attempt.events("checkpoint")] == [2]
+
+
 def test_each_ranks_own_norm_shows_which_one_overflowed(tmp_path: Path, zygote: Any, dataset: Path) -> None:
     options = {"precision": {"mode": "fp16"}, "limits": {"skip_limit": 2}, "monitoring": {"local_norms": True}}
     attempt = tampered(tmp_path, zygote, dataset, "gradient", **options)
@@ -237,6 +250,14 @@ def test_each_ranks_own_norm_shows_which_one_overflowed(tmp_path: Path, zygote: 
     assert np.isfinite(norms[0]).all()
     assert np.isfinite(norms[1][:2]).all() and not np.isfinite(norms[1][2:]).any()
     assert all(record["found_inf"] for record in attempt.steps(0)[2:]), "the averaged gradient overflows on both"
+
+
+def test_a_cancellation_during_the_export_counts_and_nothing_is_offered(
+    tmp_path: Path, zygote: Any, dataset: Path
+) -> None:
+    attempt = tampered(tmp_path, zygote, dataset, "cancel", world=1, training={"max_steps": 1})
+    assert attempt.outcome()["end_reason"] == "cancelled" and attempt.exit_codes == [0]
+    assert attempt.events("artifact") == []
 
 
 def test_looking_at_each_ranks_norm_changes_nothing_else(train: Any) -> None:
