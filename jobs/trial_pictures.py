@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.core.files.uploadedfile import UploadedFile
-from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext as _
 
+from jobs.limits import in_bytes
 from jobs.picture_datasets import TYPE_BYTES, content_type
 from jobs.services import Refused
 from workers.contract.trials import PICTURE_BYTES, PICTURES_BYTES, Row, TrialField, TrialForm
@@ -31,15 +31,17 @@ def rows_of(form: TrialForm, field: TrialField, files: Sequence[UploadedFile[Any
         if size > PICTURE_BYTES:
             raise Refused(
                 {
-                    field.name: _("“%(name)s” has %(size)s; at most %(most)s are taken.")
-                    % {"name": file.name, "size": filesizeformat(size), "most": filesizeformat(PICTURE_BYTES)}
+                    field.name: _("“%(name)s” has %(size)s, and at most %(most)s are taken: make it smaller.")
+                    % {"name": file.name, "size": in_bytes(size), "most": in_bytes(PICTURE_BYTES)}
                 }
             )
     if sum(sizes) > PICTURES_BYTES:
         raise Refused(
             {
-                field.name: _("Together the pictures have %(size)s; at most %(most)s are taken at once.")
-                % {"size": filesizeformat(sum(sizes)), "most": filesizeformat(PICTURES_BYTES)}
+                field.name: _(
+                    "Together the pictures have %(size)s, and at most %(most)s are taken at once: choose fewer."
+                )
+                % {"size": in_bytes(sum(sizes)), "most": in_bytes(PICTURES_BYTES)}
             }
         )
     rows = []

@@ -204,7 +204,7 @@ def answer(trial: Trial) -> dict[str, Any]:
                 "read": said.get("text"),
                 "confidence": said.get("confidence"),
                 "scores": scores[:LABELS_SHOWN],
-                "more": max(len(scores) - LABELS_SHOWN, 0),
+                "more": max(len(scores) - LABELS_SHOWN, 0) + said.get("less_likely", 0),
                 "tokens": said["tokens"],
                 "unknown": said["unknown"],
                 "unknown_count": said["tokens"].count(said["unknown"]) if said["unknown"] else 0,

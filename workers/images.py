@@ -44,6 +44,10 @@ class NoPicture(ValueError):
 class TooLarge(NoPicture):
     """More than MOST_PIXELS, which are not decoded."""
 
+    def __init__(self, width: int, height: int) -> None:
+        super().__init__(f"{width} × {height} pixels, of at most {MOST_PIXELS // 10**6} million")
+        self.width, self.height = width, height
+
 
 class Images:
     """The pictures of a prepared dataset by place: rows have `"image": [offset, bytes]`. Safe to read from many threads."""
@@ -84,7 +88,7 @@ def opened(data: bytes) -> Image.Image:
         raise NoPicture(_said(error, data)) from None
     width, height = picture.size
     if width * height > MOST_PIXELS:
-        raise TooLarge(f"{width} × {height} pixels")
+        raise TooLarge(width, height)
     return picture
 
 

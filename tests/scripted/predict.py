@@ -5,6 +5,8 @@ memory 300     takes so many MB first
 crash          kills itself
 raise          an exception, with the text in it
 nonsense       an answer that is no prediction
+refuse         says that it cannot take the row
+long 5         an answer of so many MiB
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from workers.contract.trials import Prediction, Row, Score
+from workers.contract.trials import Failed, Prediction, Row, Score
 
 held: list[bytes] = []
 
@@ -45,6 +47,10 @@ def _one(text: str, said: str) -> Prediction:
         raise ValueError(text)
     elif command == "nonsense":
         return Prediction.model_construct(scores=[], tokens=[])
+    elif command == "refuse":
+        raise Failed("Row %(row)d is not what the model reads.", row=1)
+    elif command == "long":
+        return Prediction(text="长" * (int(argument) * 2**20 // 3))
     likely = 0.9 if "good" in text else 0.25
     scores = [Score(label=said, probability=likely), Score(label="other", probability=1 - likely)]
     scores.sort(key=lambda score: -score.probability)

@@ -15,7 +15,11 @@ TRY_TASK = "workers.try_model"
 
 # Below STORAGE_ROOT: a trial's folder. Files are replaced, never rewritten; `claim-<number>` belongs to one host.
 ROWS, PROGRESS, RESULT = "rows.json", "progress.json", "result.json"
-LARGEST_RESULT_BYTES = 2**20
+# Predictions of all rows; what else a result says is far less. 16 rows of 2,000 characters with a tag each are 2.4 MiB.
+LARGEST_ANSWER_BYTES = 4 * 2**20
+LARGEST_RESULT_BYTES = LARGEST_ANSWER_BYTES + 64 * 1024
+# Of what a row may be, the likeliest: a dataset may have 10,000 labels of 200 characters.
+MOST_SCORES = 20
 # Of one picture's file, and of all of a question together: it is kept as a row of the database for a day.
 PICTURE_BYTES, PICTURES_BYTES = 8 * 2**20, 16 * 2**20
 
@@ -44,7 +48,8 @@ class TrialForm:
     """How a recipe's exported model is tried.
 
     `module` is imported on hosts only, by a process of its own. Its `load(folder)` takes the unpacked artifact and
-    nothing else, and returns a function from rows to as many `Prediction`s, in their order.
+    nothing else, and returns a function from rows to as many `Prediction`s, in their order. Of rows that it cannot take
+    it raises `Failed`, which people are told.
     """
 
     module: str
@@ -81,6 +86,14 @@ class Progress(_Frozen):
     stage: str
 
 
+class Failed(Exception):
+    """An English sentence with %-places for `values`, for people: why there is no answer, such as what is wrong with which row."""
+
+    def __init__(self, template: str, **values: str | int | float) -> None:
+        super().__init__(template % values)
+        self.template, self.values = template, values
+
+
 class Score(_Frozen):
     label: str
     probability: float = Field(ge=0, le=1)
@@ -96,10 +109,11 @@ class Entity(_Frozen):
 
 
 class Prediction(_Frozen):
-    """Of one row: labels with their probabilities, the likeliest first, or a number, or the stretches of it that are
+    """Of one row: its likeliest labels with their probabilities, the likeliest first, or a number, or the stretches of it that are
     something, or the text that was read; and the tokens as the model saw them."""
 
     scores: list[Score] = []
+    less_likely: int = Field(0, ge=0, description="labels that are not among the scores")
     value: float | None = None
     spans: list[Entity] | None = None
     text: str | None = Field(None, description="what stands in a picture; empty: nothing")

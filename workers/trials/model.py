@@ -22,21 +22,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from workers.config import BASE_DIR, Config
-from workers.contract.trials import Row
+from workers.contract.trials import LARGEST_ANSWER_BYTES, Failed, Row
 
 START_S = 120.0
 ANSWER_S = 60.0
 TICK_S = 0.05
 # What a model has no use for.
 _NOT_FOR_MODELS = ("REDIS_URL", "DATABASE_URL", "SECRET_KEY")
-
-
-class Failed(Exception):
-    """An English sentence with %-places for `values`, for people."""
-
-    def __init__(self, template: str, **values: str | int | float) -> None:
-        super().__init__(template % values)
-        self.template, self.values = template, values
 
 
 @dataclass
@@ -179,6 +171,14 @@ class Model(threading.Thread):
         if said.get("error") == "out of memory":
             self._stop()
             raise _too_much(limit, host)
+        if said.get("error") == "too large":
+            raise Failed(
+                "The answer has %(size)s, and at most %(limit)s are taken: try fewer or shorter rows.",
+                size=f"{said['bytes'] / 2**20:.1f} MiB",
+                limit=f"{LARGEST_ANSWER_BYTES / 2**20:.1f} MiB",
+            )
+        if "template" in said:
+            raise Failed(said["template"], **said["values"])
         if "error" in said:
             raise Failed("The model could not answer on %(host)s: %(said)s", host=host, said=said["error"])
         return said

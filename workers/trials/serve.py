@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from workers.contract.trials import Prediction, Row
+from workers.contract.trials import LARGEST_ANSWER_BYTES, Failed, Prediction, Row
 
 _PR_SET_PDEATHSIG = 1
 # Paddle reserves far more addresses than it uses (2.7 GB for 0.56 GB [measured]). What is used is what counts, and is
@@ -36,7 +36,10 @@ def main() -> None:
     os.dup2(2, 1)
 
     def say(**answer: Any) -> None:
-        answers.write(json.dumps(answer, ensure_ascii=False) + "\n")
+        line = json.dumps(answer, ensure_ascii=False)
+        if (size := len(line.encode())) > LARGEST_ANSWER_BYTES:
+            line = json.dumps({"error": "too large", "bytes": size})
+        answers.write(line + "\n")
         answers.flush()
 
     started = time.monotonic()
@@ -51,6 +54,8 @@ def main() -> None:
         started = time.monotonic()
         try:
             predictions = [prediction.model_dump(mode="json") for prediction in predict(rows)]
+        except Failed as failed:
+            say(template=failed.template, values=failed.values)
         except Exception as error:  # noqa: BLE001
             say(error=_in_words(error))
         else:

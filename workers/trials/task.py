@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from workers.config import Config
 from workers.contract.datasets import is_plain_key
-from workers.contract.trials import PROGRESS, RESULT, ROWS, Progress, TrialResult, TrialSpec, trial_key
+from workers.contract.trials import PROGRESS, RESULT, ROWS, Failed, Progress, TrialResult, TrialSpec, trial_key
 from workers.recipes import registry
 from workers.run_folder import atomic_write_json
-from workers.trials.model import Failed, Model, Question
+from workers.trials.model import Model, Question
 
 logger = logging.getLogger(__name__)
 

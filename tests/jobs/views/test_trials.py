@@ -229,14 +229,26 @@ def test_what_was_read_in_a_picture_is_shown_with_its_confidence(
     assert "No text was found in it." in page
 
 
+def test_labels_that_were_not_answered_are_counted(people: People, artifact: Artifact, owner: User) -> None:
+    trial = answered(artifact, owner)
+    url = f"/jobs/{artifact.attempt.job_id}/tried/{trial.pk}/"
+    assert "and 3 less likely labels" in people.owner.get(url).content.decode()
+    trial.result["predictions"][0]["less_likely"] = 9980
+    trial.save()
+    assert "and 9983 less likely labels" in people.owner.get(url).content.decode().replace(",", "")
+
+
 @pytest.mark.parametrize(
     "files, words",
     [
         ((), "Choose a picture, or several."),
         ((("a.png", PNG),) * 9, "These are 9 pictures; at most 8 are taken at once."),
         ((("a.svg", b"<svg onload=alert(1)>"),), "“a.svg” is no picture: it must be PNG, JPEG, WebP, BMP or GIF."),
-        ((("a.png", PNG + b"\0" * 2**23),), "“a.png” has 8.0\xa0MB; at most 8.0\xa0MB are taken."),
-        ((("a.png", PNG + b"\0" * (2**23 - 99)),) * 3, "Together the pictures have 24.0\xa0MB; at most 16.0\xa0MB"),
+        ((("a.png", PNG + b"\0" * 2**23),), "“a.png” has 8.0 MiB, and at most 8 MiB are taken: make it smaller."),
+        (
+            (("a.png", PNG + b"\0" * (2**23 - 99)),) * 3,
+            "Together the pictures have 24.0 MiB, and at most 16 MiB are taken at once: choose fewer.",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_pictures_is_said(

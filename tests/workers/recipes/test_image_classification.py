@@ -21,6 +21,7 @@ from tests.workers.trainer.conftest import Attempt, Ranks, make_attempt
 from tests.workers.trainer.test_loop import InProcess
 from workers.contract.checks import DatasetFacts, Facts, HostFacts
 from workers.contract.states import EndReason
+from workers.contract.trials import Failed
 from workers.images import Images, write_folder
 from workers.recipes import drop_path
 from workers.recipes.image_classification import checks, data, export, metrics, model, networks, predict, sample
@@ -563,10 +564,11 @@ def test_a_trained_model_is_exported_tried_and_gone_on_from(
     assert (logits.argmax(1) == split.labels).mean() == pytest.approx(best["accuracy"])
     with Images(pictures) as images:
         files = [images.read(*place) for place in split.places[:3]]
-    tried = predict.load(inference)([{"picture": base64.b64encode(file).decode()} for file in files])
+    ask = predict.load(inference)
+    tried = ask([{"picture": base64.b64encode(file).decode()} for file in files])
     assert [said.scores[0].label for said in tried] == [["neg", "pos"][i] for i in logits[:3].argmax(1)]
-    with pytest.raises(ValueError, match="picture 2 cannot be decoded: not a picture"):
-        predict.picture(base64.b64encode(b"<svg></svg>").decode(), 2, 8, Fit.CROP)
+    with pytest.raises(Failed, match=r"Picture 2 cannot be decoded \(not a picture"):
+        ask([{"picture": base64.b64encode(file).decode()} for file in (files[0], b"<svg></svg>")])
     for folder in ("model", "inference"):
         (tmp_path / "picture.png").write_bytes(files[0])
         assert np.allclose(_run_readme(attempt.folder.artifacts / folder, tmp_path), logits[0], atol=1e-4), folder

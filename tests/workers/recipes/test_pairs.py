@@ -17,6 +17,7 @@ import pytest
 from tests.workers.recipes.examples import OTHER
 from tests.workers.trainer.conftest import Attempt, Start
 from tests.workers.trainer.test_resume import digest, facts
+from workers.contract.trials import Failed
 from workers.recipes.text_classification import export, model, predict
 from workers.recipes.text_classification.settings import TextClassificationSettings
 from workers.trainer.task import TrainingFailed
@@ -121,7 +122,7 @@ def test_pairs_are_trained_on_bert_from_a_folder_and_the_exported_program_is_tri
     assert sum(right) / 21 == pytest.approx(best["accuracy"])
     assert any(one.cut for one in tried) and not all(one.cut for one in tried)
     assert tried[0].tokens.count("[SEP]") == 2
-    with pytest.raises(ValueError, match="line 1 is no pair"):
+    with pytest.raises(Failed, match="Row 1 is no pair"):
         predict.load(inference)([{"text": "只有一个"}])
     _run_readme(inference)
     _run_readme(exported)

@@ -45,6 +45,7 @@ def labelled(tmp_path: Path) -> Path:
 def test_numbers_are_learnt_and_the_exported_program_says_them_in_the_units_of_the_data(
     train: Any, sequences: Path, tmp_path: Path
 ) -> None:
+    from workers.contract.trials import Failed
     from workers.recipes.sequences import data, export
     from workers.recipes.sequences import predict as tries
     from workers.recipes.sequences.settings import SequencesSettings
@@ -73,8 +74,8 @@ def test_numbers_are_learnt_and_the_exported_program_says_them_in_the_units_of_t
     tried = tries.load(attempt.folder.artifacts / "inference")([{"text": line} for line in lines])
     assert [prediction.value for prediction in tried] == pytest.approx(said[:3].tolist(), rel=1e-4)
     assert [prediction.cut for prediction in tried] == [read.begins[i + 1] - read.begins[i] > 16 for i in (0, 1, 2)]
-    with pytest.raises(ValueError, match="time step 2 has 1 values, but the model reads 2 in each: x, same"):
-        tries.steps("1,2 3", ["x", "same"])
+    with pytest.raises(Failed, match=r"Row 1: time step 2 has 1 values, but the model reads 2 in each: x, same\."):
+        tries.steps("1,2 3", ["x", "same"], 1)
     _run_readme(attempt.folder.artifacts / "inference")
     rnn = _run_readme(attempt.folder.artifacts / "model")["rnn"]
     assert np.array_equal(rnn.weight_hh_l0.numpy(), attempt.final("best")["rnn.weight_hh_l0"])

@@ -22,6 +22,7 @@ from tests.workers.recipes.examples import glyphs, write_lines
 from tests.workers.trainer.conftest import Attempt, make_attempt, settings
 from tests.workers.trainer.test_loop import InProcess, same
 from workers.contract import records
+from workers.contract.trials import Failed
 from workers.recipes.text_lines import (
     augment,
     baseline,
@@ -377,7 +378,7 @@ def test_lines_are_learnt_and_the_exported_program_reads_them(train: Any, lines:
     Image.fromarray(glyphs("abcdefabcdef", 4)).save(wide, "PNG")
     assert [one.cut for one in read([{"picture": base64.b64encode(wide.getvalue()).decode()}])] == [True]
 
-    with pytest.raises(ValueError, match="picture 2 cannot be decoded"):
+    with pytest.raises(Failed, match="Picture 2 cannot be decoded"):
         read([{"picture": base64.b64encode(one).decode()} for one in (files[0], b"GIF89a")])
     picture = lines / "line.png"
     picture.write_bytes(files[0])

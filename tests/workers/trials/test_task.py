@@ -20,7 +20,16 @@ import pytest
 from tests.scripted.recipe import RECIPE
 from tests.workers.conftest import eventually
 from workers.config import Config
-from workers.contract.trials import PROGRESS, RESULT, ROWS, Progress, TrialResult, TrialSpec, trial_key
+from workers.contract.trials import (
+    LARGEST_RESULT_BYTES,
+    PROGRESS,
+    RESULT,
+    ROWS,
+    Progress,
+    TrialResult,
+    TrialSpec,
+    trial_key,
+)
 from workers.recipes import registry
 from workers.supervisor import processes
 from workers.trials import model
@@ -176,10 +185,19 @@ def test_too_much_time_ends_the_model_and_says_so(asked: Asked, monkeypatch: pyt
             "nonsense",
             "The answer of the model makes no sense: ",
         ),
+        ("refuse", "Row 1 is not what the model reads."),
+        ("long 5", "The answer has 5.0 MiB, and at most 4.0 MiB are taken: try fewer or shorter rows."),
     ],
 )
 def test_what_goes_wrong_is_said(asked: Asked, text: str, words: str) -> None:
     assert said(asked.run(text)).startswith(words)
+
+
+def test_the_largest_answer_that_is_taken_is_read_by_the_controller(asked: Asked) -> None:
+    spec = asked.put("long 3")
+    asked.trials.run(spec)
+    assert asked.result(spec).predictions
+    assert (asked.folder(spec) / RESULT).stat().st_size < LARGEST_RESULT_BYTES
 
 
 def test_a_model_that_cannot_be_loaded_or_is_not_there_is_said(asked: Asked) -> None:

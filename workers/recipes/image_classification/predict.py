@@ -3,8 +3,6 @@ browser is what is downloaded."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from workers.contract.trials import Prediction, Row, Score
-from workers.images import NoPicture, Pixels
+from workers.contract.trials import Prediction, Row
+from workers.images import Pixels
 from workers.recipes.image_classification import data, export
 from workers.recipes.image_classification.settings import Fit
-
-# An answer has an end, however many labels there are.
-MOST_LABELS = 500
+from workers.recipes.likeliest import likeliest, softmax
+from workers.trials.pictures import decoded
 
 
 def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
@@ -27,31 +24,11 @@ def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
     labels: list[str] = about["labels"]
     logits_of = export.predictor(folder)
 
+    def square(picture: bytes) -> Pixels:
+        return data.square(picture, about["size"], Fit(about["fit"]))
+
     def predict(rows: list[Row]) -> list[Prediction]:
-        pictures = [
-            picture(row["picture"], number, about["size"], Fit(about["fit"])) for number, row in enumerate(rows, 1)
-        ]
-        return [
-            Prediction(
-                scores=[
-                    Score(label=labels[i], probability=float(shares[i]))
-                    for i in np.argsort(-shares, kind="stable")[:MOST_LABELS]
-                ]
-            )
-            for shares in _softmax(logits_of(np.stack(pictures)))
-        ]
+        pictures = [decoded(row["picture"], number, square) for number, row in enumerate(rows, 1)]
+        return [Prediction(**likeliest(labels, shares)) for shares in softmax(logits_of(np.stack(pictures)))]
 
     return predict
-
-
-def picture(base64_text: str, number: int, size: int, fit: Fit) -> Pixels:
-    """Raises ValueError with what is wrong."""
-    try:
-        return data.square(base64.b64decode(base64_text, validate=True), size, fit)
-    except (NoPicture, binascii.Error) as error:
-        raise ValueError(f"picture {number} cannot be decoded: {error}") from None
-
-
-def _softmax(logits: Any) -> Any:
-    raised = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    return np.minimum(raised / raised.sum(axis=-1, keepdims=True), 1.0)

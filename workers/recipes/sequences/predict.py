@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from workers.contract.trials import Prediction, Row, Score
+from workers.contract.trials import Failed, Prediction, Row
+from workers.recipes.likeliest import likeliest, softmax
 from workers.recipes.sequences import export
 
 
@@ -19,7 +20,7 @@ def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
     count, longest = len(about["features"]), about["max_length"]
 
     def predictions(rows: list[Row]) -> list[Prediction]:
-        given = [steps(row["text"], about["features"]) for row in rows]
+        given = [steps(row["text"], about["features"], number) for number, row in enumerate(rows, 1)]
         read = [values[-longest:] for values in given]
         lengths = np.array([len(values) for values in read])
         values = np.zeros((len(read), lengths.max(), count), np.float32)
@@ -31,13 +32,18 @@ def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
     return predictions
 
 
-def steps(text: str, features: list[str]) -> Any:
-    """“3.5,0.1 2.0,4.5” as [[3.5, 0.1], [2.0, 4.5]]. Raises ValueError with what is wrong."""
+def steps(text: str, features: list[str], row: int) -> Any:
+    """“3.5,0.1 2.0,4.5” as [[3.5, 0.1], [2.0, 4.5]]. Raises Failed with what is wrong."""
     values = [[float(value) for value in step.split(",")] for step in text.replace(", ", ",").split()]
     for number, step in enumerate(values, 1):
         if len(step) != len(features):
-            raise ValueError(
-                f"time step {number} has {len(step)} values, but the model reads {len(features)} in each: {', '.join(features)}"
+            raise Failed(
+                "Row %(row)d: time step %(step)d has %(count)d values, but the model reads %(expected)d in each: %(features)s.",
+                row=row,
+                step=number,
+                count=len(step),
+                expected=len(features),
+                features=", ".join(features)[:300],
             )
     return np.array(values, np.float32)
 
@@ -45,7 +51,4 @@ def steps(text: str, features: list[str]) -> Any:
 def _prediction(labels: list[str], said: Any, *, cut: bool) -> Prediction:
     if not labels:
         return Prediction(value=float(said), cut=cut)
-    raised = np.exp(said.astype(np.float64) - said.max())
-    shares = np.minimum(raised / raised.sum(), 1.0)
-    scores = [Score(label=labels[i], probability=float(shares[i])) for i in np.argsort(-shares, kind="stable")]
-    return Prediction(scores=scores, cut=cut)
+    return Prediction(**likeliest(labels, softmax(said)), cut=cut)

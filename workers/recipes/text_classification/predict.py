@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from workers.contract.trials import Prediction, Row, Score
+from workers.contract.trials import Failed, Prediction, Row
+from workers.recipes.likeliest import likeliest, softmax
 from workers.recipes.text_classification import data, export
 from workers.recipes.text_classification.inputs import SEPARATOR, padded
 from workers.recipes.text_classification.model import tokenizer_of
@@ -28,13 +29,8 @@ def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
     def predict(rows: list[Row]) -> list[Prediction]:
         given, arrays = read([row["text"] for row in rows])
         return [
-            Prediction(
-                scores=[
-                    Score(label=labels[i], probability=float(shares[i])) for i in np.argsort(-shares, kind="stable")
-                ],
-                **given[n],
-            )
-            for n, shares in enumerate(softmax(outputs_of(*arrays)))
+            Prediction(**likeliest(labels, shares), **about)
+            for shares, about in zip(softmax(outputs_of(*arrays)), given, strict=True)
         ]
 
     return predict
@@ -42,7 +38,7 @@ def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
 
 def reader(folder: Path) -> Callable[[list[str]], tuple[list[dict[str, Any]], list[Any]]]:
     """From typed lines to what a prediction says of each beside its answer, and to the program's inputs. Of a pair the two
-    texts stand in one line. Raises ValueError with what is wrong."""
+    texts stand in one line. Raises Failed with what is wrong."""
     path = folder / export.ABOUT
     about: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     max_length: int = about.get("max_length", DEFAULT_MAX_LENGTH)
@@ -79,11 +75,9 @@ def two_texts(line: str, number: int) -> tuple[str, str]:
     """“one ||| two”, or with a tab between."""
     texts = [text.strip() for text in line.replace("\t", SEPARATOR.strip()).split(SEPARATOR.strip())]
     if len(texts) != 2 or not all(texts):
-        raise ValueError(f"line {number} is no pair: this model reads two texts with{SEPARATOR}between them")
+        raise Failed(
+            "Row %(row)d is no pair: the model reads two texts, with %(sign)s between them.",
+            row=number,
+            sign=SEPARATOR.strip(),
+        )
     return texts[0], texts[1]
-
-
-def softmax(logits: Any) -> Any:
-    """Over the last axis, in float64."""
-    raised = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    return np.minimum(raised / raised.sum(axis=-1, keepdims=True), 1.0)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from workers.contract.trials import Prediction, Row
-from workers.images import NoPicture, upright
+from workers.images import upright
 from workers.recipes.text_lines import ctc, data, export
 from workers.recipes.text_lines.model import read_characters
+from workers.trials.pictures import decoded
 
 FIELD = "picture"
 
@@ -29,7 +27,7 @@ def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
         scaled, squeezed = [], []
         for number, row in enumerate(rows, 1):
             # One by one: decoded, sixteen large ones would fill the memory.
-            picture = _picture(row[FIELD], number)
+            picture = decoded(row[FIELD], number, upright)
             scaled.append(data.scaled(picture, height, widest, colour=colour))
             squeezed.append(round(picture.width * height / picture.height) > widest)
         lines, widths = data.side_by_side(scaled)
@@ -41,11 +39,3 @@ def load(folder: Path) -> Callable[[list[Row]], list[Prediction]]:
         return found
 
     return predictions
-
-
-def _picture(base64_text: str, number: int) -> Image.Image:
-    """Raises ValueError with what is wrong."""
-    try:
-        return upright(base64.b64decode(base64_text, validate=True))
-    except (NoPicture, binascii.Error) as error:
-        raise ValueError(f"picture {number} cannot be decoded: {error}") from None

@@ -12,10 +12,10 @@ import numpy as np
 
 from workers.contract.trials import Entity, Prediction, Row
 from workers.datasets import tagging
+from workers.recipes.likeliest import softmax
 from workers.recipes.text_classification import export
 from workers.recipes.text_classification.inputs import padded
 from workers.recipes.text_classification.model import tokenizer_of
-from workers.recipes.text_classification.predict import softmax
 from workers.recipes.token_classification import data
 
 
