@@ -162,12 +162,20 @@ class Archive:
 
     def _too_much(self, contents: Contents, packed: int) -> None:
         if len(contents.names) + len(contents.problems) > MOST_MEMBERS:
-            raise Unreadable("There are more than %(limit)d files in it.", limit=MOST_MEMBERS)
+            raise Unreadable(
+                "There are more than %(limit)d files in the archive or folder: divide it into several datasets.",
+                limit=MOST_MEMBERS,
+            )
         if contents.unpacked > MOST_UNPACKED_BYTES:
-            raise Unreadable("Unpacked it has more than %(limit)s.", limit=f"{MOST_UNPACKED_BYTES // 2**30} GiB")
+            raise Unreadable(
+                "Unpacked the archive has more than %(limit)s: shrink the pictures, or divide it into several datasets.",
+                limit=f"{MOST_UNPACKED_BYTES // 2**30} GiB",
+            )
         if contents.unpacked > max(RATIO_FROM_BYTES, MOST_RATIO * packed):
             raise Unreadable(
-                "Unpacked it has more than %(ratio)d times its size: that is no archive of pictures.", ratio=MOST_RATIO
+                "Unpacked the archive has more than %(ratio)d times its %(size)s: that is no archive of pictures.",
+                ratio=MOST_RATIO,
+                size=f"{packed / 2**20:.1f} MiB",
             )
 
 
@@ -253,7 +261,7 @@ class Zip(Archive):
             if number not in wanted:
                 continue
             if member.file_size > LARGEST_PICTURE_BYTES:
-                yield number, _too_large(number, self._name(member))
+                yield number, _too_large(number, member.file_size)
                 continue
             try:
                 # Of its own size at most: zipfile reads no further than that.
@@ -317,7 +325,7 @@ class Tar(Archive):
             if number not in wanted:
                 continue
             if member.size > LARGEST_PICTURE_BYTES:
-                yield number, _too_large(number, member.name)
+                yield number, _too_large(number, member.size)
                 continue
             file = tar.extractfile(member)
             with _whole():
@@ -423,7 +431,8 @@ class Folder(Archive):
                 continue
             with file:
                 data = file.read(LARGEST_PICTURE_BYTES + 1)
-            yield number, data if len(data) <= LARGEST_PICTURE_BYTES else _too_large(number, name)
+                size = max(os.fstat(file.fileno()).st_size, len(data))
+            yield number, data if len(data) <= LARGEST_PICTURE_BYTES else _too_large(number, size)
 
     def _open(self, name: str) -> BinaryIO | None:
         """None if it is no regular file of this folder (any more)."""
@@ -455,9 +464,10 @@ def _no_file(number: int, name: str) -> BadRow:
     return problem("Members that are links or no files, which are never followed: %(count)d.", number, name)
 
 
-def _too_large(number: int, name: str) -> BadRow:
+def _too_large(number: int, size: int) -> BadRow:
     limit = f"{LARGEST_PICTURE_BYTES // 2**20} MiB"
-    return problem("Pictures larger than %(limit)s: %(count)d. Shrink them.", number, name, limit=limit)
+    shown = f"{size / 2**20:.1f} MiB"
+    return problem("Pictures larger than %(limit)s: %(count)d. Shrink them.", number, shown, limit=limit)
 
 
 def _broken(number: int, name: str, error: Exception) -> BadRow:

@@ -106,7 +106,11 @@ def look(
             if most and len(body) > archives.HEAD_TEXT_BYTES:
                 body, whole = body[: body.rfind(b"\n") + 1], False
             elif len(body) > archives.LARGEST_LIST_BYTES:
-                raise Unreadable("A label file may have %(limit)s at most.", limit="256 MiB")
+                raise Unreadable(
+                    "The label file “%(name)s” has more than %(limit)s: divide it, and its pictures, into several datasets.",
+                    name=source.name[:200],
+                    limit=f"{archives.LARGEST_LIST_BYTES // 2**20} MiB",
+                )
             beside.append((source.name, source.split, body))
             continue
         archive = archives.opened(source)
@@ -220,7 +224,10 @@ def split_of_folder(name: str) -> int | None:
 def _label_fault(label: str, number: int, labels: set[str], reading: Reading) -> BadRow | None:
     if len(label) > LONGEST_LABEL:
         return problem(
-            "Rows with a label longer than %(limit)d characters: %(count)d.", number, label, limit=LONGEST_LABEL
+            "Rows with a label longer than %(limit)d characters: %(count)d.",
+            number,
+            f"{len(label)}: {label}",
+            limit=LONGEST_LABEL,
         )
     if not label.isprintable():
         return problem("Rows with a control character in the label: %(count)d.", number, label)
@@ -317,7 +324,9 @@ def _lists(how: ImageReading, stores: list[Store], beside: list[tuple[str, str, 
         )
     if len(lists) > MOST_LISTS:
         raise Unreadable(
-            "There are %(count)d label files, and at most %(limit)d can be read.", count=len(lists), limit=MOST_LISTS
+            "There are %(count)d label files, and at most %(limit)d can be read: put some together.",
+            count=len(lists),
+            limit=MOST_LISTS,
         )
     for label in lists:
         if b'[{"transcription"' in label.body[:4096]:
@@ -428,7 +437,10 @@ def _by_comma(line: str) -> tuple[str, str, str]:
 def _text_fault(text: str, number: int) -> BadRow | None:
     if len(text) > LONGEST_TEXT:
         return problem(
-            "Rows with a text longer than %(limit)d characters: %(count)d.", number, text, limit=LONGEST_TEXT
+            "Rows with a text longer than %(limit)d characters: %(count)d.",
+            number,
+            f"{len(text)}: {text}",
+            limit=LONGEST_TEXT,
         )
     if any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in text):
         return problem(

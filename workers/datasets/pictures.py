@@ -176,7 +176,10 @@ class _Check:
         for row, key in enumerate(zip(rows.store, rows.member, strict=True)):
             if self._index[key[0]][key[1]] < 0:
                 bad = broken.get(key) or problem("Pictures that are no longer there: %(count)d.", 0)
-                shown = printable(f"{self.name(row)}: {bad.shown}".removesuffix(": "), 200)
+                # What an archive complains of may begin with the member's name.
+                name = self.stores[key[0]].contents.names[key[1]]
+                said = bad.shown.removeprefix(printable(name)).removeprefix(": ")
+                shown = printable(f"{self.name(row)}: {said}".removesuffix(": "), 200)
                 self.complain(BadRow(rows.number[row], bad.template, shown, bad.values), rows.files[rows.file[row]])
 
     def name(self, row: int) -> str:
@@ -260,7 +263,11 @@ class _Check:
 
         known = {c for i in np.unique(self._said_of[train]).tolist() for c in texts[i]}
         if len(known) > MOST_CHARACTERS:
-            self.findings.found_error("The texts have more than %(limit)d different characters.", limit=MOST_CHARACTERS)
+            self.findings.found_error(
+                "The texts have %(count)d different characters, and at most %(limit)d can be learnt: leave out lines with rare ones.",
+                count=len(known),
+                limit=MOST_CHARACTERS,
+            )
         unseen = dev & rows_of(lambda text: not known.issuperset(text))
         strange = sorted({c for i in np.unique(self._said_of[unseen]).tolist() for c in texts[i]} - known)
         self.found_warning(
@@ -521,8 +528,9 @@ def _seen(number: int, read: bytes | BadRow) -> Seen | BadRow:
             return verified(read)
     except TooLarge as error:
         limit = MOST_PIXELS // 10**6
+        shown = f"{error.width} × {error.height}"
         return problem(
-            "Pictures of more than %(limit)d million pixels: %(count)d. Shrink them.", number, str(error), limit=limit
+            "Pictures of more than %(limit)d million pixels: %(count)d. Shrink them.", number, shown, limit=limit
         )
     except NoPicture as error:
         return problem(

@@ -129,7 +129,11 @@ class _Rows:
         if not self.how.features:
             raise Unreadable("No column was chosen as a feature.")
         if len(self.features) > MOST_FEATURES:
-            raise Unreadable("There are more than %(limit)d features.", limit=MOST_FEATURES)
+            raise Unreadable(
+                "There are %(count)d features, and at most %(limit)d can be read: choose fewer.",
+                count=len(self.features),
+                limit=MOST_FEATURES,
+            )
         self.window = self.how.window if self.how.layout == "steps" else 0
         if self.how.layout == "steps" and not self.how.id_column and not self.window:
             raise Unreadable("Where a row is a time step, a column must say of which sequence it is.")

@@ -216,7 +216,9 @@ class _Rows:
             return problem("Rows with an empty token: %(count)d.", number, shown)
         if len(row_tokens) > parsing.MOST_TOKENS:
             limit = parsing.MOST_TOKENS
-            return problem("Rows with more than %(limit)d tokens: %(count)d.", number, limit=limit)
+            return problem(
+                "Rows with more than %(limit)d tokens: %(count)d.", number, f"{len(row_tokens)}", limit=limit
+            )
         whole = "".join(row_tokens) + "".join(tags)
         try:
             whole.encode("utf-8")
@@ -241,7 +243,10 @@ class _Rows:
                 return problem("Rows with a tag outside of the label set: %(count)d.", number, shown)
             if len(tag) > LONGEST_TAG:
                 return problem(
-                    "Rows with a tag longer than %(limit)d characters: %(count)d.", number, tag, limit=LONGEST_TAG
+                    "Rows with a tag longer than %(limit)d characters: %(count)d.",
+                    number,
+                    f"{len(tag)}: {tag}",
+                    limit=LONGEST_TAG,
                 )
             if len(self._fitting) >= MOST_TAGS:
                 raise Unreadable(

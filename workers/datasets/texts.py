@@ -308,7 +308,10 @@ class _Rows:
                 )
             if len(name) > 200:
                 return problem(
-                    "Rows with a label longer than %(limit)d characters: %(count)d.", number, name, limit=200
+                    "Rows with a label longer than %(limit)d characters: %(count)d.",
+                    number,
+                    f"{len(name)}: {name}",
+                    limit=200,
                 )
         if reading.weight_column and (bad := self._weight(values, number, self.names[file])):
             return bad
