@@ -16,6 +16,7 @@ from jobs import dry_run
 from jobs.models import Attempt, Job
 from jobs.steps import packed, read
 from workers.contract.records import GROUP_NORM, ZERO_GRADIENTS, from_json_number
+from workers.contract.training import ClipMode
 
 Floats = npt.NDArray[np.float64]
 
@@ -87,6 +88,11 @@ def spread(attempt: Attempt) -> Spread | None:
         after_warmup=after_warmup,
         clipped=float(((packed.bits(matrix) & packed.CLIPPED) != 0).mean()),
     )
+
+
+def is_of_the_norm(settings: Mapping[str, Any]) -> bool:
+    """Whether the limit in the records is one of the norm of the whole gradient."""
+    return (settings.get("clipping") or {}).get("mode") not in (ClipMode.VALUE, ClipMode.PER_TENSOR)
 
 
 POINTS = 300

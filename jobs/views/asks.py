@@ -50,7 +50,10 @@ def job_finish(request: Asked, pk: int) -> HttpResponse:
 
 @require_POST
 def job_resume(request: Asked, pk: int) -> HttpResponse:
-    done = _("The job is queued again and goes on from its last good checkpoint.")
+    if services.newest_good_checkpoint(job_for(request, pk)):
+        done = _("The job is queued again and goes on from its last good checkpoint.")
+    else:
+        done = _("The job is queued again and begins anew: there is no good checkpoint.")
     return _ask(request, pk, lambda job: services.resume(job, actor=request.user), done)
 
 

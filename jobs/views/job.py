@@ -23,6 +23,8 @@ from workers.contract.states import ENDED, ON_HOST, EndReason, Status
 from workers.recipes.registry import RECIPES
 
 EVENTS_SHOWN = 150
+# Training is over then: only a cancellation still counts.
+AFTER_TRAINING = ("looking for the worst dev rows", "exporting")
 
 
 @require_safe
@@ -65,6 +67,8 @@ def job_detail(request: Asked, pk: int) -> HttpResponse:
     }
     # The script of the charts fetches them when their section is seen, so that one must be there for it.
     context["device_charts"] = not over or DeviceSamples.objects.filter(attempt=attempt).exists()
+    # Other limits are of single elements or tensors, and mean nothing beside the norm of the whole.
+    context["clips_the_norm"] = norms.is_of_the_norm(attempt.settings)
     context["norm_words"] = norms.words()
     context["device_words"] = device_samples.words()
     return render(request, "jobs/detail.html", context)
@@ -77,7 +81,8 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
     reason = EndReason(attempt.end_reason) if attempt.end_reason else None
     newest = attempt.pk == job.newest_id
     status = attempt.status
-    runs = newest and status in ON_HOST and not attempt.leave
+    trained = attempt.stage in AFTER_TRAINING
+    runs = newest and status in ON_HOST and not attempt.leave and not trained
     real = newest and not job.dry_run
     return {
         "health": health_of(attempt),
@@ -96,7 +101,7 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
         "may": {
             # A request to stop may be asked for again in a stronger form, never in a weaker one.
             "cancel": newest and status not in ENDED and attempt.leave != Request.CANCEL,
-            "pause": real and status not in ENDED and not attempt.leave,
+            "pause": real and status not in ENDED and not attempt.leave and not trained,
             "resume": real and status == Status.PAUSED,
             "finish": real and runs and status == Status.RUNNING,
             "checkpoint": real and runs and status == Status.RUNNING,
@@ -104,6 +109,7 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
             "longer": real and status == Status.SUCCEEDED,
         },
         "checkpoint": services.newest_good_checkpoint(job) if newest and status in ENDED else None,
+        "doubtful": services.good_checkpoints(job) if newest and status == Status.FAILED else [],
         "tags": list(job.tags.values_list("name", flat=True)),
         **life.may_go(job),
     }
@@ -155,11 +161,9 @@ def _ranks(job: Job, attempt: Attempt) -> dict[str, Any]:
 
 
 def _checkpoints(job: Job, attempt: Attempt) -> dict[str, Any]:
-    return {
-        "checkpoints": Checkpoint.objects.filter(attempt__job=job)
-        .select_related("attempt")
-        .order_by("-attempt__number", "-step")[:50]
-    }
+    saved = Checkpoint.objects.filter(attempt__job=job).select_related("attempt").order_by("-attempt__number", "-step")
+    doubtful = services.doubtful_checkpoints(job)
+    return {"checkpoints": [(checkpoint, doubtful.get(checkpoint.pk, "")) for checkpoint in saved[:50]]}
 
 
 def _artifacts(job: Job, attempt: Attempt) -> dict[str, Any]:

@@ -101,11 +101,9 @@ _ENDS: dict[EndReason, _End] = {
         Status.SUCCEEDED, "Finished early on request; the model was evaluated and exported.", False
     ),
     EndReason.CANCELLED: _End(Status.CANCELLED, "Cancelled on request.", False),
-    EndReason.PAUSED: _End(Status.PAUSED, "Paused on request; it can go on from its last checkpoint.", False),
+    EndReason.PAUSED: _End(Status.PAUSED, "Paused on request; it can be resumed.", False),
     EndReason.PREEMPTED: _End(Status.PAUSED, "Stopped to make room for a job of higher priority.", False),
-    EndReason.DRAINED: _End(
-        Status.PAUSED, "Its host was being shut down; the job goes on from its last checkpoint.", False
-    ),
+    EndReason.DRAINED: _End(Status.PAUSED, "Its host was being shut down; the job goes on by itself.", False),
     EndReason.SUPERSEDED: _End(Status.CANCELLED, "A newer attempt of the same job took its place.", False),
     EndReason.NON_FINITE: _End(Status.FAILED, "Loss or gradients became NaN or infinite and stayed so.", True),
     EndReason.LOSS_SCALE_COLLAPSED: _End(

@@ -7,9 +7,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from jobs import services
-from jobs.models import Attempt, Job, JobEvent
+from jobs.models import Attempt, Checkpoint, Job, JobEvent
 from tests.jobs.views.conftest import People
-from workers.contract.states import Status
+from workers.contract.states import EndReason, Status
 
 VERBS = ("cancel", "pause", "resume", "finish", "checkpoint")
 
@@ -66,10 +66,28 @@ def test_a_checkpoint_is_asked_for_each_time(people: People, running: Attempt) -
 
 
 def test_a_paused_job_is_resumed_as_a_new_attempt(people: People, job: Job) -> None:
-    people.owner.post(f"/jobs/{job.pk}/pause/")
-    people.owner.post(f"/jobs/{job.pk}/resume/")
+    paused = people.owner.post(f"/jobs/{job.pk}/pause/", follow=True)
+    assert "Resumed, it begins anew: there is no good checkpoint." in paused.text
+    answer = people.owner.post(f"/jobs/{job.pk}/resume/", follow=True)
+    assert "The job is queued again and begins anew" in answer.text
     job.refresh_from_db()
     assert job.newest is not None and (job.newest.number, job.newest.cause) == (2, "resume")
+
+
+def test_a_paused_job_says_from_where_it_goes_on(people: People, running: Attempt) -> None:
+    Checkpoint.objects.create(attempt=running, step=7, applied=7, key="7", bytes=1, good=True)
+    services.transition(running, Status.PAUSED, reason=EndReason.PAUSED)
+    url = f"/jobs/{running.job_id}/"
+    assert "Resumed, it goes on from the checkpoint at step 7 of attempt 1." in people.owner.get(url).text
+    assert "goes on from its last good checkpoint" in people.owner.post(f"{url}resume/", follow=True).text
+
+
+def test_once_training_is_over_only_a_cancellation_is_offered(people: People, running: Attempt) -> None:
+    page = people.owner.get(f"/jobs/{running.job_id}/").text
+    assert "/pause/" in page and "/finish/" in page and "/checkpoint/" in page
+    Attempt.objects.filter(pk=running.pk).update(stage="exporting")
+    page = people.owner.get(f"/jobs/{running.job_id}/").text
+    assert "/cancel/" in page and not any(verb in page for verb in ("/pause/", "/finish/", "/checkpoint/"))
 
 
 def test_what_is_refused_is_said_on_the_page(people: People, job: Job) -> None:

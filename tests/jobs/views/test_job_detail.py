@@ -91,7 +91,17 @@ def test_the_plan_is_a_sentence(people: People, running: Attempt, epochs: int, w
     plan = {"total_steps": 7 * epochs, "epochs": epochs, "steps_per_epoch": 7, "train_rows": 50, "world_size": 1}
     Attempt.objects.filter(pk=running.pk).update(plan=plan | {"parameters": 9, "precision": "fp16"})
     page = people.owner.get(f"/jobs/{running.job_id}/").text
-    assert words in page and "9 parameters, fp16" in page
+    assert words in page and "9 parameters, fp16" in page and "at most" not in page
+    Attempt.objects.filter(pk=running.pk).update(plan=plan | {"max_steps": 5})
+    assert "at most 5 steps" in people.owner.get(f"/jobs/{running.job_id}/").text
+
+
+def test_a_limit_of_single_elements_is_not_drawn_beside_the_norm_of_the_whole(people: People, running: Attempt) -> None:
+    assert 'data-threshold="clip_norm"' in people.owner.get(f"/jobs/{running.job_id}/").text
+    for mode in ("value", "per_tensor"):
+        running.settings["clipping"] = {"mode": mode}
+        running.save(update_fields=["settings"])
+        assert 'data-threshold=""' in people.owner.get(f"/jobs/{running.job_id}/").text
 
 
 def test_a_failure_says_why_where_and_what_is_kept(people: People, job: Job, running: Attempt) -> None:

@@ -177,6 +177,12 @@ def test_when_ranks_differed_one_is_advised_and_what_was_saved_since_they_were_c
     page = people.owner.get(f"/jobs/{job.pk}/").text
     assert "The ranks no longer did the same" in page and detail in page
     assert "ranks differ" in people.owner.get("/").text
+    assert "The last good checkpoint, at step 999 of attempt 1" in page and page.count(">doubtful<") == 2
+    saved[0].good = False
+    saved[0].save()
+    assert "None of its checkpoints is a safe place to go on from" in people.owner.get(f"/jobs/{job.pk}/").text
+    saved[0].good = True
+    saved[0].save()
     answer = people.owner.get(f"/jobs/{job.pk}/retry/")
     assert [bool(why) for _, why in answer.context["checkpoints"]] == [True, True, False]
     assert answer.context["start"] == str(saved[0].pk)

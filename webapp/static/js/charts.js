@@ -262,7 +262,7 @@ class Chart {
     ctx.save();
     for (const series of this.board.series) {
       ctx.globalAlpha = series === this.board.viewed ? 1 : 0.4;
-      if (this.element.dataset.threshold) {
+      if ("threshold" in this.element.dataset) {
         const field = series.fields[this.field];
         const place = new Map(series.marks.clipped.map(([step, count]) => [step, count]));
         ctx.fillStyle = css("--clip");
