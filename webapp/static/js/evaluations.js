@@ -70,7 +70,7 @@
     return plot;
   }
 
-  document.addEventListener("htmx:afterSwap", (event) => event.detail.target.id === "evaluations" && draw());
+  document.addEventListener("morphed", (event) => event.target.id === "evaluations" && draw());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   draw();
 })();

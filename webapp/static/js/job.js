@@ -50,11 +50,9 @@
       normsShown = Date.now();
       wanted.add("norms");
     }
-    // A log that someone searches, selects in or has scrolled up stays as it is.
-    if (wanted.delete("log") && logFollows()) htmx.trigger("#log", "refresh");
-    // Nor is a box taken away in which somebody types.
+    if (wanted.delete("log")) followLog();
+    // The answer to what somebody has typed there stays.
     if (document.getElementById("id_try")) wanted.delete("try");
-    for (const id of [...wanted]) if (typedIn(document.getElementById(id))) wanted.delete(id);
     for (const id of wanted) if (document.getElementById(id)) htmx.trigger(`#${id}`, "refresh");
     if (names.includes("evaluations")) reload();
     // js/norms.js draws these.
@@ -63,20 +61,33 @@
     if (names.includes("devices")) document.dispatchEvent(new Event("devices"));
   }
 
-  // A section in which somebody is typing waits, also for an answer that was asked for before.
-  function typedIn(section) {
-    const form = document.activeElement?.closest("[data-typing]");
-    return Boolean(form && section?.contains(form));
-  }
-  document.addEventListener("htmx:beforeSwap", (event) => {
-    if (typedIn(event.detail.target)) event.detail.shouldSwap = false;
-  });
-
-  function logFollows() {
+  // A log that someone searches, selects in or has scrolled up stays as it is, and follows when they are done.
+  const AT_END = 40;
+  let behind = false;
+  let atEnd = true;
+  function followLog() {
     const log = document.querySelector("#log .log");
-    const typing = document.getElementById("log").contains(document.activeElement) && document.activeElement.tagName === "INPUT";
-    return !typing && !(log && (log.hasAttribute("data-searched") || log.scrollTop + log.clientHeight < log.scrollHeight - 40));
+    const selection = getSelection();
+    const selecting = log && !selection.isCollapsed && selection.containsNode(log, true);
+    behind = Boolean(log && (log.hasAttribute("data-searched") || selecting || !atEnd));
+    if (!behind) htmx.trigger("#log", "refresh");
   }
+  document.addEventListener("selectionchange", () => behind && followLog());
+  document.addEventListener("scroll", ({ target }) => {
+    if (!target.matches?.("#log .log")) return;
+    atEnd = target.scrollTop + target.clientHeight >= target.scrollHeight - AT_END;
+    if (behind) followLog();
+  }, true);
+  function toEnd() {
+    const log = document.querySelector("#log .log:not([data-searched])");
+    if (log && atEnd) log.scrollTop = log.scrollHeight;
+  }
+  document.addEventListener("morphed", (event) => {
+    if (event.target.id !== "log") return;
+    if (document.querySelector("#log .log[data-searched]")) atEnd = true;
+    toEnd();
+  });
+  toEnd();
 
   function reload() {
     return board.load().catch(() => {});
@@ -175,24 +186,6 @@
   lookAround();
 
   document.getElementById("rank-form")?.addEventListener("change", (event) => event.currentTarget.submit());
-
-  // A section that is swapped keeps what was opened in it, and a log stays at its end.
-  document.addEventListener("htmx:beforeSwap", (event) => {
-    const open = [...event.detail.target.querySelectorAll("details")].map((details) => details.open);
-    event.detail.target.dataset.open = JSON.stringify(open);
-  });
-  document.addEventListener("htmx:afterSwap", (event) => {
-    const open = JSON.parse(event.detail.target.dataset.open || "[]");
-    [...event.detail.target.querySelectorAll("details")].forEach((details, index) => {
-      if (open[index] !== undefined) details.open = open[index];
-    });
-    toEnd();
-  });
-  function toEnd() {
-    const log = document.querySelector("#log .log:not([data-searched])");
-    if (log) log.scrollTop = log.scrollHeight;
-  }
-  toEnd();
 
   board.load().then(open, () => {
     board.charts.forEach((chart) => chart.say(words.failed));

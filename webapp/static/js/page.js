@@ -70,7 +70,7 @@ document.addEventListener("input", (event) => {
   const form = event.target.closest("form[data-compare]");
   if (form) compare(form);
 });
-document.addEventListener("htmx:afterSettle", compareAll);
+for (const name of ["htmx:afterSettle", "morphed"]) document.addEventListener(name, compareAll);
 compareAll();
 
 // A setting that does nothing with the mode, optimizer or source that is chosen is out of the way, unless it was changed.
@@ -85,19 +85,15 @@ const hideAll = () => document.querySelectorAll("form:has([data-only])").forEach
 document.addEventListener("input", (event) => {
   if (event.target.matches("select") && event.target.form) hideUnused(event.target.form);
 });
-document.addEventListener("htmx:afterSettle", hideAll);
+for (const name of ["htmx:afterSettle", "morphed"]) document.addEventListener(name, hideAll);
 hideAll();
 
-// The preview of a new job stays open over its updates.
-document.addEventListener("htmx:beforeSwap", (event) => {
-  const preview = document.getElementById("preview");
-  if (preview && event.detail.target.id === "check") previewOpen = preview.open;
+// What was typed while an answer was on its way is not in it: the form is checked again.
+document.addEventListener("morphed", (event) => {
+  const check = event.detail.later && document.getElementById("check");
+  // Not before this request is over.
+  if (check && check.closest("form").contains(event.target)) setTimeout(() => htmx.trigger(check, "again"));
 });
-document.addEventListener("htmx:afterSwap", (event) => {
-  const preview = document.getElementById("preview");
-  if (preview && event.detail.target.id === "check") preview.open = previewOpen;
-});
-let previewOpen = false;
 
 // A second press while the first is on its way would submit twice. A page that is shown again from memory starts afresh.
 const PATIENCE_MS = 10000;
@@ -195,4 +191,6 @@ document.addEventListener("change", (event) => {
 const TINY = 64;
 const magnify = (image) => image.classList.toggle("tiny", image.naturalWidth > 0 && image.naturalWidth <= TINY && image.naturalHeight <= TINY);
 document.addEventListener("load", (event) => event.target.matches?.("img.picture") && magnify(event.target), true);
-document.querySelectorAll("img.picture").forEach(magnify);
+const magnifyAll = () => document.querySelectorAll("img.picture").forEach(magnify);
+document.addEventListener("morphed", magnifyAll);
+magnifyAll();

@@ -1,0 +1,192 @@
+"""Parts of a page that are exchanged while somebody is at work in them, on a slow line."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import User
+from playwright.sync_api import Page, Route, expect
+
+from jobs.models import Attempt, Dataset
+from tests.browser import seed
+from tests.browser.conftest import Site
+from workers.contract.states import EndReason
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Held:
+    """Answers of the server that wait until they are let go, one after the other."""
+
+    def __init__(self, page: Page, wanted: Callable[[str, str], bool]) -> None:
+        self.page = page
+        self.routes: list[Route] = []
+        self.wanted = wanted
+        page.route("**/*", self._hold)
+
+    def _hold(self, route: Route) -> None:
+        if self.wanted(route.request.url, route.request.post_data or ""):
+            self.routes.append(route)
+        else:
+            route.continue_()
+
+    def wait(self) -> None:
+        """Until one is on its way."""
+        for _ in range(500):
+            if self.routes:
+                return
+            self.page.wait_for_timeout(10)
+        pytest.fail("Nothing was asked for.")
+
+    def let_go(self) -> None:
+        self.wait()
+        while self.routes:
+            route = self.routes.pop(0)
+            with self.page.expect_event("requestfinished", lambda request, route=route: request == route.request):
+                route.continue_()
+        # What the page makes of an answer follows it at once.
+        self.page.wait_for_timeout(100)
+
+
+def running(person: User, data: Dataset) -> Attempt:
+    attempt = seed.start(seed.submit(person, data, "live"))
+    seed.add_steps(attempt, seed.records(1, 20))
+    return attempt
+
+
+def news(attempt: Attempt, first: int, last: int) -> None:
+    seed.add_steps(attempt, seed.records(first, last))
+    seed.announce(attempt, "status", "steps")
+
+
+def part(name: str) -> Callable[[str, str], bool]:
+    return lambda url, _body: f"part={name}" in url
+
+
+def test_news_of_a_job_leave_alone_what_somebody_is_at(site: Site, person: User, data: Dataset) -> None:
+    attempt = running(person, data)
+    page = site.page(person)
+    page.goto(f"/jobs/{attempt.job_id}/")
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+    held = Held(page, part("status"))
+    status, pause = page.locator("#status"), page.get_by_role("button", name="Pause")
+
+    # With the keyboard: a typed value, the caret in it, and what was opened.
+    page.get_by_text("Change", exact=True).click()
+    hours = page.get_by_label("Hours, counted from the start")
+    hours.fill("1234")
+    hours.evaluate("input => input.setSelectionRange(1, 3)")
+    news(attempt, 21, 30)
+    held.let_go()
+    expect(status).to_contain_text("28 of 980 steps")
+    expect(hours).to_be_focused()
+    assert hours.evaluate("input => [input.value, input.selectionStart, input.selectionEnd]") == ["1234", 1, 3]
+    pause.focus()
+    news(attempt, 31, 40)
+    held.let_go()
+    expect(status).to_contain_text("38 of 980 steps")
+    expect(pause).to_be_focused()
+    expect(hours).to_have_value("1234")
+
+    # With the mouse: the answer comes between the two halves of a click, in an open menu.
+    menu = status.locator("details.menu")
+    menu.locator("summary").click()
+    box = menu.get_by_role("button", name="Checkpoint now").bounding_box()
+    assert box is not None
+    news(attempt, 41, 50)
+    held.wait()
+    page.mouse.move(box["x"] + 10, box["y"] + 10)
+    page.mouse.down()
+    held.let_go()
+    expect(status).to_contain_text("38 of 980 steps")
+    with page.expect_navigation():
+        page.mouse.up()
+    expect(page.locator(".messages")).to_contain_text("A checkpoint is asked for.")
+
+
+def test_a_button_does_not_become_another_one_under_the_pointer(site: Site, person: User, data: Dataset) -> None:
+    attempt = running(person, data)
+    page = site.page(person)
+    page.goto(f"/jobs/{attempt.job_id}/")
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+    held = Held(page, part("status"))
+    pause = page.get_by_role("button", name="Pause").element_handle()
+    seed.end(attempt, EndReason.COMPLETED)
+    seed.announce(attempt, "status")
+    held.wait()
+    page.mouse.move(5, 300)
+    page.mouse.down()
+    held.let_go()
+    assert pause.evaluate("button => button.isConnected")
+    page.mouse.up()
+    expect(page.locator("#status")).to_contain_text("Training ran to its planned end.")
+    assert not pause.evaluate("button => button.isConnected")
+    expect(page.get_by_role("link", name="Clone", exact=True)).to_be_visible()
+
+
+def test_what_is_typed_while_a_form_is_filled_in_stays(site: Site, person: User, data: Dataset) -> None:
+    page = site.page(person)
+    page.goto("/jobs/new/")
+    name, rate, clip = (page.get_by_label(label, exact=True) for label in ("Name", "Learning rate", "Clip at norm"))
+    name.fill("slow")
+    held = Held(page, lambda url, body: "do=fill" in body or "do=full" in body)
+    page.get_by_label("Preset", exact=True).select_option("From scratch")
+    held.wait()
+    # What is sent now would be the old values under the new preset.
+    expect(page.get_by_role("button", name="Submit", exact=True).last).to_be_disabled()
+    rate.fill("7e-4")
+    name.fill("slow line")
+    name.evaluate("input => input.setSelectionRange(2, 5)")
+    held.let_go()
+    expect(clip).to_have_value("5")
+    expect(rate).to_have_value("7e-4")
+    expect(name).to_be_focused()
+    assert name.evaluate("input => [input.value, input.selectionStart, input.selectionEnd]") == ["slow line", 2, 5]
+    # What was kept is checked and compared like everything that is typed.
+    expect(page.locator("#differences")).to_contain_text("Learning rate")
+    expect(page.locator("pre.yaml")).to_contain_text("name: slow line")
+    expect(page.locator("pre.yaml")).to_contain_text("learning_rate: 0.0007")
+    expect(page.get_by_role("button", name="Submit", exact=True).last).to_be_enabled()
+
+    # What was typed before the request is the server's to change.
+    longest = page.get_by_label("Longest text")
+    clip.fill("2")
+    page.get_by_role("button", name="All settings").click()
+    held.wait()
+    longest.fill("7")
+    page.keyboard.type("7")
+    held.let_go()
+    expect(page.get_by_label("Accumulation")).to_be_visible()
+    expect(longest).to_have_value("77")
+    expect(longest).to_be_focused()
+    page.get_by_role("button", name="Fill in its values").click()
+    held.let_go()
+    expect(clip).to_have_value("5")
+    expect(longest).to_have_value("77")
+
+
+def test_consent_is_to_the_warnings_that_were_shown(site: Site, person: User, data: Dataset) -> None:
+    page = site.page(person)
+    page.goto("/jobs/new/?mode=full")
+    page.get_by_label("Name", exact=True).fill("warned")
+    page.get_by_label("Warm-up steps").fill("5000")
+    anyway = page.get_by_label("Submit anyway")
+    expect(page.locator("#check")).to_contain_text("Warm-up takes 5000 steps")
+    held = Held(page, lambda url, body: "do=check" in body)
+    page.get_by_label("Epochs").fill("3")
+    held.wait()
+    anyway.check()
+    held.let_go()
+    expect(anyway).to_be_checked()
+    # That tick is checked in its turn; the next answer has another warning as well.
+    held.let_go()
+    page.get_by_label("Dropout").fill("0.9")
+    page.get_by_label("Learning rate").fill("1e-8")
+    held.wait()
+    anyway.uncheck()
+    anyway.check()
+    held.let_go()
+    expect(page.locator("#check .warning")).to_have_count(2)
+    expect(anyway).not_to_be_checked()
