@@ -15,7 +15,8 @@ from workers.contract.states import EndReason, Status
 # Healthy is about one skip per growth interval of the loss scale (0.05 % at 2000); above 0.2 % is
 # worth a look, above 2 % over at least 500 steps is not healthy.
 WATCH_SKIPS, UNHEALTHY_SKIPS, ENOUGH_STEPS = 0.002, 0.02, 500
-# From 2^16 down to the scale that fits takes up to so many skips at the start; they are no bad sign.
+# From 2^16 down to the scale that fits takes up to so many skips at the start; they are no bad sign. Without loss scaling
+# there is nothing to look for.
 SEARCHING_SKIPS = 16
 SKIPS_IN_A_ROW = 10
 # Above this share of clipped steps a lower learning rate is better than clipping.
@@ -74,7 +75,7 @@ def health(
     stuck = _silent_for(status, newest, started_at, now)
     if stuck is not None:
         return Health("watch", _("No step for %(minutes)d min.") % {"minutes": stuck.total_seconds() // 60})
-    if share > WATCH_SKIPS and skipped > SEARCHING_SKIPS:
+    if share > WATCH_SKIPS and (skipped > SEARCHING_SKIPS or scale is None):
         return Health("watch", _("%(share).1f %% of the steps were skipped.") % {"share": 100 * share})
     if attempted >= ENOUGH_CLIPS and clipped / attempted > WATCH_CLIPS:
         return Health(

@@ -59,6 +59,12 @@ def test_skipped_steps_by_their_share(attempted: int, skipped: int, expected: st
     assert word(attempted=attempted, skipped=skipped, clipped=0) == expected
 
 
+def test_without_loss_scaling_no_skip_is_part_of_a_search() -> None:
+    plain = RECORD | {"loss_scale": None}
+    assert word(attempted=100, skipped=1, clipped=0, newest=plain) == "watch"
+    assert word(attempted=1000, skipped=2, clipped=0, newest=plain) == "healthy"
+
+
 @pytest.mark.parametrize(
     ("newest", "expected"),
     [

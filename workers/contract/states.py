@@ -105,7 +105,7 @@ _ENDS: dict[EndReason, _End] = {
     EndReason.PREEMPTED: _End(Status.PAUSED, "Stopped to make room for a job of higher priority.", False),
     EndReason.DRAINED: _End(Status.PAUSED, "Its host was being shut down; the job goes on by itself.", False),
     EndReason.SUPERSEDED: _End(Status.CANCELLED, "A newer attempt of the same job took its place.", False),
-    EndReason.NON_FINITE: _End(Status.FAILED, "Loss or gradients became NaN or infinite and stayed so.", True),
+    EndReason.NON_FINITE: _End(Status.FAILED, "Loss, gradients or input were NaN or infinite.", True),
     EndReason.LOSS_SCALE_COLLAPSED: _End(
         Status.FAILED, "Gradients overflowed in step after step although the loss scale was lowered to its floor.", True
     ),

@@ -79,6 +79,10 @@ def _count(run: list[StepFacts], facts: StepFacts, bad: bool) -> None:
         run.clear()
 
 
+def why_skipped(facts: StepFacts) -> Text:
+    return Text.joined(_what_was_wrong(facts), Text("The step was skipped."))
+
+
 def _skips_end_it(run: list[StepFacts]) -> TrainingFailed:
     first, last = run[0], run[-1]
     sentences = [_what_was_wrong(first)]

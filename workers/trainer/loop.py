@@ -24,7 +24,7 @@ from workers.trainer.clipping import Clipper
 from workers.trainer.control import ControlFile
 from workers.trainer.dry_run import measure
 from workers.trainer.evaluation import LEAVE_AT_ONCE, SAVE_AND_LEAVE, evaluate, train_sample
-from workers.trainer.limits import Limits
+from workers.trainer.limits import Limits, why_skipped
 from workers.trainer.memory import Memory
 from workers.trainer.modes import Statistics
 from workers.trainer.precision import Caster, LossScaler
@@ -271,6 +271,8 @@ def train(run: Run) -> EndReason:
         rewinding = dry_run is None and calls_for_rewind(run, facts)
         if not rewinding:
             limits.check(facts)
+        if facts.skipped in (records.SKIP_LOSS, records.SKIP_GRAD) and ranks.rank == 0:
+            events.say("note", level="warning", text=why_skipped(facts), step=step)
         if leave in LEAVE_AT_ONCE:
             return REASONS[leave]
         if dry_run is not None:  # steps only; what else takes time is measured once at the end

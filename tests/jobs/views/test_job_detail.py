@@ -111,7 +111,7 @@ def test_a_failure_says_why_where_and_what_is_kept(people: People, job: Job, run
         rank_states={"0": {"pid": 1, "exit_code": 0}, "1": {"pid": 2, "exit_code": None, "signal": 9, "first": True}}
     )
     page = people.owner.get(f"/jobs/{job.pk}/").text
-    assert "Loss or gradients became NaN or infinite and stayed so." in page
+    assert "Loss, gradients or input were NaN or infinite." in page
     assert "Loss was NaN at step 341 on rank 1." in page
     assert "at step 300 of attempt 1" in page
     assert "first to fail" in page and "signal 9" in page

@@ -66,6 +66,8 @@ def test_a_rewind_takes_everything_back_and_goes_on_behind_the_bad_batch(in_proc
         "segment": 1,
         "why": "non_finite_loss",
     }
+    (note,) = work.attempt.events("note")
+    assert note["step"] == 6 and note["text"] == "At step 6 the loss of rank 0 was nan. The step was skipped."
     # Right after it a checkpoint was written that is the old one but for the counters.
     old, new = (work.attempt.folder.checkpoint(step) for step in (3, 6))
     for name in ("model", "optimizer", "average"):
