@@ -22,19 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from workers.contract.datasets import MOST_PIXELS, SPLITS, Reading, RowRef
-from workers.datasets import layouts, splits
+from workers.datasets import layouts, measures, splits
 from workers.datasets.archives import Archive
 from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Source, Stage
 from workers.datasets.layouts import Rows, Store
+from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, Unreadable, printable, problem
 from workers.datasets.splits import DEV, TRAIN, set_apart
-from workers.datasets.texts import histogram, percentiles
 from workers.images import ImagesWriter, NoPicture, TooLarge, opened, row_line, thumbnail, verified
 
-Numbers = npt.NDArray[Any]
 Seen = tuple[str, tuple[int, int], bool]
 
 # Decoded at the same time, and read ahead of that at most.
@@ -228,8 +226,8 @@ class _Check:
         ]
 
     def found_warning(self, template: str, which: Numbers, **values: Any) -> None:
-        """`which` is a mask of rows; nothing if there are none."""
-        at = np.flatnonzero(which)
+        """`which`: a mask of rows, or their indices; nothing if there are none."""
+        at = np.flatnonzero(which) if which.dtype == bool else which
         if len(at):
             self.findings.add("warning", template, self._refs(at), count=len(at), **values)
 
@@ -340,7 +338,7 @@ class _Check:
 
     def measure(self) -> dict[str, Any]:
         """See CheckResult."""
-        of = {split: self.codes == code for code, split in enumerate(SPLITS)}
+        of = measures.of_splits(self.codes)
         width, height = self._sizes()
         formats, colours = np.array(self.pictures.formats), np.frombuffer(self.pictures.colours, np.uint8)
         found: dict[str, Any] = {
@@ -350,19 +348,14 @@ class _Check:
                 for split, at in of.items()
             },
             "colours": {split: int(colours[self._picture[at]].sum()) for split, at in of.items()},
-            "width": {split: percentiles(width[at]) for split, at in of.items()},
-            "height": {split: percentiles(height[at]) for split, at in of.items()},
+            "width": {split: measures.percentiles(width[at]) for split, at in of.items()},
+            "height": {split: measures.percentiles(height[at]) for split, at in of.items()},
             "duplicates": self._duplicates(),
             "baselines": {},
         }
         if self.said == "label":
-            names = sorted(self.labels)
-            counts = {split: np.bincount(self._said_of[at], minlength=len(names)) for split, at in of.items()}
-            found["label_counts"] = {
-                split: {name: count for name in names if (count := int(counts[split][self.labels[name]]))}
-                for split in SPLITS
-            }
-            found["baselines"]["majority"] = int(counts["dev"][counts["train"].argmax()]) / found["rows"]["dev"]
+            counts = found["label_counts"] = measures.counts(self._said_of, self.codes, self.labels)
+            found["baselines"]["majority"] = measures.majority(counts)
             return found
         texts = list(self.labels)
         characters = {split: Counter[str]() for split in SPLITS}
@@ -375,8 +368,8 @@ class _Check:
         return found | {
             "characters": {split: dict(characters[split].most_common()) for split in SPLITS},
             "unseen_characters": {c: characters["dev"][c] for c in sorted(unseen)},
-            "text_length": {split: percentiles(lengths[at]) for split, at in of.items()},
-            "length_histogram": histogram(lengths, self.codes, of),
+            "text_length": {split: measures.percentiles(lengths[at]) for split, at in of.items()},
+            "length_histogram": measures.histogram(lengths, self.codes),
             "width_per_step": {
                 split: {
                     "percentiles": np.percentile(per_step[at], range(101)).round(3).tolist(),
@@ -392,30 +385,18 @@ class _Check:
 
     def _duplicates(self) -> dict[str, int]:
         """Rows whose picture is another row's, by its bytes."""
-        found: dict[str, int] = {}
-        hashes, order = self._hashes, np.arange(len(self.codes))
-        for code, split in enumerate(SPLITS):
-            at = np.flatnonzero(self.codes == code)
-            again = ~np.isin(order, at[np.unique(hashes[at], return_index=True)[1]]) & (self.codes == code)
-            found[split] = int(again.sum())
+        twice = measures.duplicates(self._hashes, self.codes, self._said_of)
+        for split, again in twice.again.items():
             self.found_warning("Rows of %(split)s whose picture occurs earlier in it: %(count)d.", again, split=split)
-        leaked = (self.codes == DEV) & np.isin(hashes, hashes[self.codes == TRAIN])
-        found["dev_in_train"] = int(leaked.sum())
         self.found_warning(
             "Rows of dev whose picture is among the training rows: %(count)d. The evaluation looks better than it is.",
-            leaked,
+            twice.leaked,
         )
-        # Of each picture what was said of it first, of training rows at the best.
-        by_code = np.lexsort((order, self.codes))
-        pictures, first = np.unique(hashes[by_code], return_index=True)
-        said_first = self._said_of[by_code][first][np.searchsorted(pictures, hashes)]
-        contradicting = self._said_of != said_first
-        found["contradicting"] = int(contradicting.sum())
         if self.said == "label":
-            self.found_warning("Rows whose picture has another label elsewhere: %(count)d.", contradicting)
+            self.found_warning("Rows whose picture has another label elsewhere: %(count)d.", twice.contradicting)
         else:
-            self.found_warning("Rows whose picture has another text elsewhere: %(count)d.", contradicting)
-        return found
+            self.found_warning("Rows whose picture has another text elsewhere: %(count)d.", twice.contradicting)
+        return twice.counted
 
     # --- writing -----------------------------------------------------------------------------
 

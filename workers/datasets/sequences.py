@@ -16,30 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from workers.contract.datasets import SPLITS, Reading, RowRef
 from workers.contract.records import from_json_number
-from workers.datasets import parsing, splits
+from workers.datasets import measures, parsing, splits
 from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Source, Stage
+from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, Block, Row, Unreadable, printable, problem
 from workers.datasets.splits import DEV, OPEN, OUT, TRAIN, set_apart
 
-Numbers = npt.NDArray[Any]
-
 MOST_FEATURES = 256
 MOST_LABELS = 1000
-HISTOGRAM_BINS = 24
-# Larger than this float16 cannot hold, and a largest value so many times the 99th percentile is a heavy tail.
-HALF_MOST, HEAVY_TAIL = 65504.0, 20.0
+# Larger than this float16 cannot hold.
+HALF_MOST = 65504.0
 # Which is what trains.
 FLOAT32_MOST = float(np.finfo(np.float32).max)
 MOST_STEPS = 50_000_000  # of all windows
 WIDE_FEATURE = "value"  # what the values are called where columns are the time steps
 _SAMPLE_STEPS = 12
-_DEV = {"dev", "valid", "validation", "val", "eval", "验证", "验证集", "开发集"}
-_TRAIN = {"train", "training", "训练", "训练集"}
-_TEST = {"test", "testing", "测试", "测试集"}
 
 
 def check(
@@ -278,10 +272,11 @@ class _Rows:
         values, number = row.values, row.number
         split = SPLITS.index(given) if given else OPEN
         if not given and self.reading.split_column:
-            said = str(values.get(self.reading.split_column, "")).strip().lower()
-            split = next((c for c, names in ((TRAIN, _TRAIN), (DEV, _DEV), (OUT, _TEST)) if said in names), OPEN)
-            if split == OPEN:
+            said = str(values.get(self.reading.split_column, ""))
+            code = splits.named(said)
+            if code is None:
                 return problem("Rows whose split is none of train, dev, test: %(count)d.", number, said)
+            split = code
         if sequence.split not in (OPEN, split):
             return problem(
                 "Rows that put their sequence into a second split, which would show the model what it is tested on: %(count)d.",
@@ -468,35 +463,27 @@ def _measure(found: Found, codes: Numbers, findings: Findings) -> dict[str, Any]
     """What pages show. Lengths are in time steps."""
     lengths = found.lengths
     of = {split: np.flatnonzero(codes == code) for code, split in ((TRAIN, "train"), (DEV, "dev"))}
-    edges = _edges(lengths[codes != OUT])
     statistics: dict[str, Any] = {
         "rows": {split: len(at) for split, at in of.items()},
         "steps": {split: int(lengths[at].sum()) for split, at in of.items()},
-        "sequence_length": {split: _percentiles(lengths[at]) for split, at in of.items()},
-        "length_histogram": {
-            "edges": edges,
-            "counts": {split: np.histogram(lengths[at], edges)[0].tolist() for split, at in of.items()},
-        },
+        "sequence_length": {split: measures.percentiles(lengths[at]) for split, at in of.items()},
+        "length_histogram": measures.histogram(lengths, codes),
         "features": _features(found, codes, findings),
-        "duplicates": _duplicates(found, of, findings),
+        "duplicates": _duplicates(found, codes, findings),
         "baselines": {},
         "target": "none",
     }
     if found.labels:
-        names = list(found.labels)
         labels = np.array([found.labels[sequence.label or ""] for sequence in found.sequences])
-        counts = {split: np.bincount(labels[at], minlength=len(names)) for split, at in of.items()}
-        statistics["label_counts"] = {
-            split: {name: int(n) for name, n in zip(names, counts[split], strict=True) if n} for split in SPLITS
-        }
+        statistics["label_counts"] = measures.counts(labels, codes, found.labels)
         statistics["target"] = "label"
     elif found.sequences[0].target is not None:
         targets = np.array([sequence.target for sequence in found.sequences], np.float64)
         statistics["target"] = "number"
-        statistics["target_values"] = {split: _summary(targets[at]) for split, at in of.items()}
+        statistics["target_values"] = {split: measures.summary(targets[at]) for split, at in of.items()}
         if np.ptp(targets[of["train"]]) == 0:
             findings.found_warning("All training sequences have the same target: there is nothing to learn.")
-        if tail := heavy_tail(targets[of["train"]]):
+        if tail := measures.heavy_tail(targets[of["train"]]):
             findings.found_warning(
                 "The number to predict is rarely very large: at most %(largest)g, and 99 of 100 are below %(usual)g. Where "
                 "it is, the loss has spikes, or is infinite.",
@@ -525,7 +512,7 @@ def _features(found: Found, codes: Numbers, findings: Findings) -> list[dict[str
     measured = []
     for i, name in enumerate(found.features):
         values = found.values[steps, i]
-        summary = _summary(values)
+        summary = measures.summary(values)
         measured.append({"name": name, **summary})
         if summary["min"] == summary["max"]:
             findings.found_warning(
@@ -534,7 +521,7 @@ def _features(found: Found, codes: Numbers, findings: Findings) -> list[dict[str
                 value=summary["min"],
             )
             continue
-        if tail := heavy_tail(values):
+        if tail := measures.heavy_tail(values):
             at = int(np.flatnonzero(steps)[tail.at])
             findings.found_warning(
                 "“%(feature)s” has rare, very large values: the largest is %(largest)g, and 99 of 100 are below %(usual)g. "
@@ -554,69 +541,25 @@ def _features(found: Found, codes: Numbers, findings: Findings) -> list[dict[str
     return measured
 
 
-@dataclass(frozen=True)
-class Tail:
-    """The largest of values by size, where it is, and what 99 of 100 are below."""
-
-    largest: float
-    at: int
-    usual: float
-
-
-def heavy_tail(values: Numbers) -> Tail | None:
-    """If the largest is far beyond the others."""
-    size = np.abs(values)
-    at, usual = int(size.argmax()), float(np.percentile(size, 99))
-    return Tail(float(size[at]), at, usual) if 0 < HEAVY_TAIL * usual < size[at] else None
-
-
-def _summary(values: Numbers) -> dict[str, float]:
-    low, p1, median, p99, high = (float(value) for value in np.percentile(values, [0, 1, 50, 99, 100]))
-    return {
-        "min": low, "p1": p1, "median": median, "p99": p99, "max": high,
-        "mean": float(values.mean()), "deviation": float(values.std()),
-    }  # fmt: skip
-
-
-def _edges(lengths: Numbers) -> list[int]:
-    """Whole numbers; the last bin takes the longest hundredth."""
-    longest, most = int(lengths.max()), max(int(np.percentile(lengths, 99)), 1)
-    width = max(math.ceil(most / HISTOGRAM_BINS), 1)
-    edges = list(range(0, most + width, width))
-    return edges if edges[-1] > longest else [*edges, longest + 1]
-
-
-def _percentiles(lengths: Numbers) -> dict[str, int]:
-    ordered = np.sort(lengths)
-    last = len(ordered) - 1
-    found = {"min": ordered[0], **{f"p{p}": ordered[round(last * p / 100)] for p in (50, 90, 99)}, "max": ordered[-1]}
-    return {name: int(value) for name, value in found.items()}
-
-
-def _duplicates(found: Found, of: dict[str, Numbers], findings: Findings) -> dict[str, int]:
+def _duplicates(found: Found, codes: Numbers, findings: Findings) -> dict[str, int]:
     """Sequences whose values are the same to the last digit."""
     hashes = np.array([hash(found.values[b:e].tobytes()) for b, e in zip(found.begins, found.begins[1:], strict=False)])
-    counted: dict[str, int] = {}
-    for split, at in of.items():
-        _, first = np.unique(hashes[at], return_index=True)
-        again = np.setdiff1d(np.arange(len(at)), first)
-        counted[split] = len(again)
+    twice = measures.duplicates(hashes, codes)
+    for split, again in twice.again.items():
         if len(again):
             findings.found_warning(
                 "Sequences of %(split)s that occur earlier in it: %(count)d.",
-                found.refs(at[again]),
+                found.refs(again),
                 split=split,
                 count=len(again),
             )
-    leaked = of["dev"][np.isin(hashes[of["dev"]], hashes[of["train"]])]
-    counted["dev_in_train"] = len(leaked)
-    if len(leaked):
+    if len(twice.leaked):
         findings.found_warning(
             "Sequences of dev that are among the training sequences: %(count)d. The evaluation looks better than it is.",
-            found.refs(leaked),
-            count=len(leaked),
+            found.refs(twice.leaked),
+            count=len(twice.leaked),
         )
-    return counted
+    return twice.counted
 
 
 # --- writing ---------------------------------------------------------------------------------

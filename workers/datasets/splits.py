@@ -22,8 +22,21 @@ Codes = npt.NDArray[Any]
 TRAIN, DEV, OUT, OPEN = 0, 1, 2, 3  # of a row: where it goes; OPEN is decided once all rows are read
 # The commonest label has so many times the rows of the rarest: worth a word.
 IMBALANCE = 20
-SAMPLES, SAMPLE_CHARACTERS = 10, 300
+SAMPLES = 10
 READ_BYTES = 2 * 2**20
+
+
+_NAMES = {
+    TRAIN: {"train", "training", "训练", "训练集"},
+    DEV: {"dev", "valid", "validation", "val", "eval", "验证", "验证集", "开发集"},
+    OUT: {"test", "testing", "测试", "测试集"},
+}
+
+
+def named(word: str) -> int | None:
+    """The split that is called so, if any."""
+    word = word.strip().lower()
+    return next((code for code, names in _NAMES.items() if word in names), None)
 
 
 def set_apart(codes: Codes, strata: Iterable[Codes | bool], reading: Reading) -> Codes:
@@ -140,23 +153,6 @@ def write(lines: Path, codes: Codes, target: Path, stage: Stage) -> tuple[str, l
     target.chmod(0o755)
     whole = "".join(f"{split} {digest.hexdigest()}\n" for split, digest in zip(SPLITS, digests, strict=True))
     return hashlib.sha256(whole.encode()).hexdigest(), first
-
-
-def samples(first: list[list[bytes]]) -> dict[str, list[dict[str, str]]]:
-    """The first rows of each split, cut to what a page shows."""
-    shown: dict[str, list[dict[str, str]]] = {}
-    for split, lines in zip(SPLITS, first, strict=True):
-        rows = [json.loads(line) for line in lines]
-        shown[split] = [
-            {"text": printable(_text(row), SAMPLE_CHARACTERS), "label": printable(str(row["label"]), 200)}
-            for row in rows
-        ]
-    return shown
-
-
-def _text(row: dict[str, Any]) -> str:
-    second = row.get("text_b")
-    return f"{row['text']} ||| {second}" if isinstance(second, str) else str(row["text"])
 
 
 def evenly(split: Path, most: int) -> tuple[list[dict[str, Any]], int]:

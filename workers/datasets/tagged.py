@@ -1,12 +1,12 @@
-"""Tokens with a tag each: their rows, split, findings and statistics. A row is written as {"tokens": […], "tags": […], and its
+"""Tokens with a tag each: their rows, findings and statistics. A row is written as {"tokens": […], "tags": […], and its
 other columns}; of CoNLL files without others."""
 
 from __future__ import annotations
 
 import json
-import os
 from array import array
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,13 +14,15 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from workers.contract.datasets import SPLITS, Reading, RowRef
-from workers.datasets import parsing, splits, tagging, tokens
-from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Source, Stage
+from workers.contract.datasets import SPLITS, Reading
+from workers.datasets import measures, parsing, tagging
+from workers.datasets import rows as reading_rows
+from workers.datasets.findings import Findings, Outcome, Source, Stage
+from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, Row, Unreadable, printable, problem
-from workers.datasets.splits import DEV, OPEN, OUT, TRAIN, set_apart
+from workers.datasets.rows import Rows, unwritable, without
+from workers.datasets.splits import OUT
 from workers.datasets.tagging import OUTSIDE
-from workers.datasets.texts import DEV_NAMES, TEST_NAMES, TRAIN_NAMES, Numbers, histogram, ordered, percentiles
 
 MOST_TAGS = 500
 LONGEST_TAG = 200
@@ -40,114 +42,41 @@ def check(
     outcome: Outcome,
 ) -> None:
     """See checking.py."""
-    rows = _Rows(reading, findings, [source.name for source in sources])
-    try:
-        with (scratch / "rows.jsonl").open("wb") as lines:
-            for number, source in enumerate(sources):
-                rows.read(number, source, lines, stage)
-    finally:
-        outcome.columns = sorted(rows.columns)
-    splits.check_rows(rows.read_rows, rows.count, rows.bad_rows, reading, findings)
-    if not rows.count or not findings.fit:
-        return
-    stage("deciding the split", 0, 0)
-    codes = _split_codes(rows, reading, findings)
-    if not splits.check_splits(codes, findings):
-        return
-    stage("looking for duplicates", 0, 0)
-    statistics = _measure(rows, codes, reading, findings)
-    if not findings.fit:
-        return
-    outcome.statistics = statistics
-    outcome.content_hash, first = splits.write(scratch / "rows.jsonl", codes, target, stage)
-    outcome.statistics["samples"] = {
-        split: [_sample(json.loads(line)) for line in of_split] for split, of_split in zip(SPLITS, first, strict=True)
-    }
-    outcome.labels = list(reading.labels) or tagging.in_order(rows.tags)
-    outcome.splits = dict(outcome.statistics["rows"])
+    reading_rows.check(_Rows(reading, findings, sources), sources, scratch, target, stage, outcome)
 
 
-def _sample(row: dict[str, Any]) -> dict[str, Any]:
-    """Spans as a page shows them."""
-    found = tagging.segments(row["tokens"], row["tags"], SAMPLE_CHARACTERS)
-    return {"segments": [[printable(text, SAMPLE_CHARACTERS), printable(kind)] for text, kind in found]}
-
-
-class _Rows:
-    """The rows that are right, in order, as numbers; their lines are in the scratch file."""
-
-    def __init__(self, reading: Reading, findings: Findings, names: list[str]) -> None:
-        self.reading, self.findings, self.names = reading, findings, names
-        self.columns: set[str] = set()
+class _Rows(Rows):
+    def __init__(self, reading: Reading, findings: Findings, sources: list[Source]) -> None:
+        super().__init__(reading, findings, sources)
         self.tags: dict[str, int] = {tag: i for i, tag in enumerate(reading.labels)}
-        self._encode = json.JSONEncoder(ensure_ascii=False).encode
-        self.hashes, self.tag_hashes = array("q"), array("q")
-        self.lengths, self.tokens = array("I"), array("I")
-        self.number_of, self.file_of, self.split_of = array("I"), array("B"), array("B")
+        self.tag_hashes = array("q")
         self.outside_only = array("B")
         # Per row how often which tag, and spans of which type, as three columns: the row, what, how often.
         self.tags_of, self.types_of = _Counts(), _Counts()
         self.types: dict[str, int] = {}
-        self._uncounted: list[str] = []
-        self.read_rows = self.bad_rows = 0
         self._fitting: set[str] = set()
 
-    @property
-    def count(self) -> int:
-        return len(self.hashes)
+    # --- the first pass ----------------------------------------------------------------------
 
-    def read(self, number: int, source: Source, lines: BinaryIO, stage: Stage) -> None:
-        file = source.file or source.path.open("rb")
-        with file:
-            size = os.fstat(file.fileno()).st_size
-            for row in parsing.rows(file, self.reading, lambda done: stage("reading rows", done, size)):
-                self.read_rows += 1
-                bad = row if isinstance(row, BadRow) else self._take(row, number, source, lines)
-                if bad:
-                    self.bad_rows += 1
-                    level: Level = "warning" if self.reading.leave_out else "error"
-                    self.findings.row(level, bad, source.name)
-                if len(self._uncounted) >= 1000:
-                    self._count_tokens()
-        self._count_tokens()
-
-    def _count_tokens(self) -> None:
-        self.tokens.frombytes(tokens.count(self._uncounted).tobytes())
-        self._uncounted.clear()
-
-    def _take(self, row: Row, file: int, source: Source, lines: BinaryIO) -> BadRow | None:
-        """Stores the row, or says why not."""
-        reading, how, values, number = self.reading, self.reading.tagging, row.values, row.number
-        for column in (how.tokens_column, how.tags_column, reading.split_column):
-            if column and column not in values:
-                shown = ", ".join(map(str, values)) or "—"
-                return problem("Rows without the column “%(column)s”: %(count)d.", number, shown, column=column)
+    def take(self, row: Row, file: int, source: Source, lines: BinaryIO) -> BadRow | None:
+        how, values, number = self.reading.tagging, row.values, row.number
+        if bad := without(row, (how.tokens_column, how.tags_column, self.reading.split_column)):
+            return bad
         found = self._from_spans(row) if how.layout == "spans" else self._from_lists(row)
         if isinstance(found, BadRow):
             return found
         row_tokens, tags = found
         if bad := self._wrong(row_tokens, tags, number):
             return bad
-        split = OPEN
-        if source.split:
-            split = SPLITS.index(source.split)
-        elif reading.split_column:
-            word = values[reading.split_column]
-            word = str(word[0] if isinstance(word, list) and word else word).strip().lower()
-            known = ((TRAIN_NAMES, TRAIN), (DEV_NAMES, DEV), (TEST_NAMES, OUT))
-            split = next((code for names, code in known if word in names), -1)
-            if split < 0:
-                return problem("Rows whose split is none of train, dev, test: %(count)d.", number, word)
+        split = self.split_of_row(row, source)
+        if isinstance(split, BadRow):
+            return split
         self._warn(row_tokens, tags, number, source.name)
-        self._store(row_tokens, tags, number, file, split)
+        self._count(tags)
+        self.store(number, file, split, tuple(row_tokens), len(row_tokens), " ".join(row_tokens))
         chosen = {how.tokens_column, how.tags_column, "tokens", "tags"}
-        rest = (
-            {} if reading.format == "conll" else {name: value for name, value in values.items() if name not in chosen}
-        )
-        written = {"tokens": row_tokens, "tags": tags, **rest}
-        if len(self.columns) < parsing.MOST_COLUMNS:
-            self.columns.update(map(printable, written))
-        lines.write(self._encode(written).encode("utf-8", "replace") + b"\n")
+        rest = {name: value for name, value in values.items() if name not in chosen}
+        self.write({"tokens": row_tokens, "tags": tags, **({} if self.reading.format == "conll" else rest)}, lines)
         return None
 
     def _from_lists(self, row: Row) -> tuple[list[str], list[str]] | BadRow:
@@ -219,13 +148,8 @@ class _Rows:
             return problem(
                 "Rows with more than %(limit)d tokens: %(count)d.", number, f"{len(row_tokens)}", limit=limit
             )
-        whole = "".join(row_tokens) + "".join(tags)
-        try:
-            whole.encode("utf-8")
-        except UnicodeEncodeError:
-            return problem("Rows with characters that are no Unicode (lone surrogates): %(count)d.", number, whole)
-        if "\0" in whole:
-            return problem("Rows with a NUL character: %(count)d.", number, whole)
+        if bad := unwritable(number, tagging.joined(row_tokens), *row_tokens, *tags):
+            return bad
         for token, tag in zip(row_tokens, tags, strict=True):
             if tag in self._fitting:
                 continue
@@ -283,7 +207,8 @@ class _Rows:
         for bad in found:
             self.findings.row("warning", bad, file)
 
-    def _store(self, row_tokens: list[str], tags: list[str], number: int, file: int, split: int) -> None:
+    def _count(self, tags: list[str]) -> None:
+        """Of the row that is stored next."""
         at = self.count
         for tag in tags:
             self.tags.setdefault(tag, len(self.tags))
@@ -295,16 +220,83 @@ class _Rows:
             self.types.setdefault(kind, len(self.types))
         self.types_of.add(at, Counter(self.types[kind] for kind in kinds))
         self.outside_only.append(not kinds)
-        self.hashes.append(hash(tuple(row_tokens)))
         self.tag_hashes.append(hash(tuple(tags)))
-        self.lengths.append(len(row_tokens))
-        self._uncounted.append(" ".join(row_tokens))
-        self.number_of.append(number)
-        self.file_of.append(file)
-        self.split_of.append(split)
 
-    def refs(self, indices: Numbers) -> list[RowRef]:
-        return [RowRef(file=self.names[self.file_of[i]], row=self.number_of[i]) for i in indices[:MOST_ROWS]]
+    # --- the split, and measuring ------------------------------------------------------------
+
+    @property
+    def _outside(self) -> Numbers:
+        """Mask of the rows without entities."""
+        return np.frombuffer(self.outside_only, np.uint8).astype(bool)
+
+    def strata(self) -> Iterable[Numbers]:
+        return [~self._outside, self._outside]
+
+    def judge(self, codes: Numbers) -> None:
+        names, types, findings = list(self.tags), list(self.types), self.findings
+        tags, spans = self.tags_of.of_splits(codes, len(names)), self.types_of.of_splits(codes, len(types))
+        if int((tags["train"] > 0).sum()) < 2:
+            known = ", ".join(name for name, count in zip(names, tags["train"], strict=True) if count)
+            findings.found_error(
+                "There must be two tags at least; the training rows have: %(labels)s.", labels=printable(known, 200)
+            )
+            return
+        if not spans["dev"].any():
+            findings.found_error("No dev row has an entity: there is nothing to measure a model by.")
+        unknown = [name for i, name in enumerate(names) if tags["dev"][i] and not tags["train"][i]]
+        if unknown:
+            findings.found_warning(
+                "Tags of dev rows that no training row has, so that no model can learn them: %(labels)s.",
+                labels=printable(", ".join(sorted(unknown)), 200),
+            )
+        missing = [name for i, name in enumerate(types) if spans["train"][i] and not spans["dev"][i]]
+        if missing:
+            findings.found_warning(
+                "Labels without rows for evaluation: %(labels)s.", labels=printable(", ".join(sorted(missing)), 200)
+            )
+        unused = [name for i, name in enumerate(names) if not tags["train"][i] and not tags["dev"][i]]
+        if unused:
+            findings.found_warning(
+                "Labels of the label set without training rows: %(labels)s.", labels=printable(", ".join(unused), 200)
+            )
+        used = np.flatnonzero(self._outside & (codes != OUT))
+        if OUTSIDE in self.tags and len(used):
+            findings.found_note("Rows in which every tag is O: %(count)d.", self.refs(used), count=len(used))
+
+    def measure(self, codes: Numbers) -> dict[str, Any]:
+        """As of texts, with lengths in tokens of the dataset and `label_counts` of entities, by type (without a scheme, of
+        tags); `tag_counts`, `tokens` {split: how many}, `only_outside` {split: rows}."""
+        lengths, of = np.frombuffer(self.lengths, np.uint32), measures.of_splits(codes)
+        tags = self.tags_of.of_splits(codes, len(self.tags))
+        spans = self.types_of.of_splits(codes, len(self.types))
+        baselines = {}
+        if self.reading.tagging.scheme == "none":
+            commonest = int(tags["train"].argmax())
+            baselines["tags/majority"] = int(tags["dev"][commonest]) / int(lengths[of["dev"]].sum())
+        duplicates = self.duplicates(codes, np.frombuffer(self.tag_hashes, np.int64))
+        if len(duplicates.contradicting):
+            self.findings.found_warning(
+                "Rows whose tokens are tagged otherwise elsewhere: %(count)d.",
+                self.refs(duplicates.contradicting),
+                count=len(duplicates.contradicting),
+            )
+        return {
+            **self.sizes(codes),
+            "tokens": {split: int(lengths[at].sum()) for split, at in of.items()},
+            "tag_counts": {split: _named(tags[split], list(self.tags)) for split in SPLITS},
+            "label_counts": {split: _named(spans[split], list(self.types)) for split in SPLITS},
+            "only_outside": {split: int(self._outside[at].sum()) for split, at in of.items()},
+            "duplicates": duplicates.counted,
+            "baselines": baselines,
+        }
+
+    def label_set(self) -> list[str]:
+        return list(self.reading.labels) or tagging.in_order(self.tags)
+
+    def sample(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Spans as a page shows them."""
+        found = tagging.segments(row["tokens"], row["tags"], SAMPLE_CHARACTERS)
+        return {"segments": [[printable(text, SAMPLE_CHARACTERS), printable(kind)] for text, kind in found]}
 
 
 class _Counts:
@@ -316,11 +308,15 @@ class _Counts:
         self.what.extend(counts.keys())
         self.times.extend(counts.values())
 
-    def of(self, rows: Numbers, size: int) -> Numbers:
-        """How often each of `size` things is in the rows of a mask."""
+    def of_splits(self, codes: Numbers, size: int) -> dict[str, Numbers]:
+        """Split -> how often each of `size` things is in its rows."""
         row, what, times = (np.frombuffer(a, a.typecode) for a in (self.row, self.what, self.times))
-        at = rows[row]
-        return np.bincount(what[at], times[at], minlength=size).astype(np.int64)
+        masks = {split: at[row] for split, at in measures.of_splits(codes).items()}
+        return {split: np.bincount(what[at], times[at], minlength=size).astype(np.int64) for split, at in masks.items()}
+
+
+def _named(counts: Numbers, names: list[str]) -> dict[str, int]:
+    return {names[i]: int(counts[i]) for i in np.argsort(-counts, kind="stable") if counts[i]}
 
 
 def _oddity(before: tuple[str, str] | None, now: tuple[str, str] | None, scheme: str, number: int) -> BadRow | None:
@@ -378,130 +374,3 @@ def _tag(scheme: str, kind: str, is_first: bool, is_last: bool) -> str:
     if scheme == "bioes":
         return f"{'S' if is_first and is_last else 'B' if is_first else 'E' if is_last else 'I'}-{kind}"
     return f"{'B' if is_first else 'I'}-{kind}"
-
-
-# --- split and statistics --------------------------------------------------------------------
-
-
-def _split_codes(rows: _Rows, reading: Reading, findings: Findings) -> Numbers:
-    """0 train, 1 dev, 2 left out, per row. Rows without entities apart, so that both splits have the same share of them."""
-    outside = np.frombuffer(rows.outside_only, np.uint8).astype(bool)
-    codes = set_apart(np.frombuffer(rows.split_of, np.uint8), [~outside, outside], reading)
-    out = int((codes == OUT).sum())
-    if out:
-        findings.found_note("Rows of the test split, which are not used: %(count)d.", count=out)
-    return codes
-
-
-def _measure(rows: _Rows, codes: Numbers, reading: Reading, findings: Findings) -> dict[str, Any]:
-    """What pages show: as of texts, with lengths in tokens of the dataset and `label_counts` of entities, by type (without a
-    scheme of tags); `tag_counts`, `tokens` {split: how many}, `only_outside` {split: rows}."""
-    lengths, token_counts = (np.frombuffer(a, np.uint32) for a in (rows.lengths, rows.tokens))
-    of = {split: codes == code for code, split in enumerate(SPLITS)}
-    names, types = list(rows.tags), list(rows.types)
-    tags = {split: rows.tags_of.of(at, len(names)) for split, at in of.items()}
-    spans = {split: rows.types_of.of(at, len(types)) for split, at in of.items()}
-    outside = np.frombuffer(rows.outside_only, np.uint8).astype(bool)
-    only = {split: int(outside[at].sum()) for split, at in of.items()}
-    _judge(rows, codes, tags, spans, only, findings)
-    commonest = int(tags["train"].argmax())
-    baselines = {}
-    if reading.tagging.scheme == "none":
-        baselines["tags/majority"] = int(tags["dev"][commonest]) / int(lengths[of["dev"]].sum())
-    return {
-        "rows": {split: int(at.sum()) for split, at in of.items()},
-        "tokens": {split: int(lengths[at].sum()) for split, at in of.items()},
-        "tag_counts": {split: _named(tags[split], names) for split in SPLITS},
-        "label_counts": {split: _named(spans[split], types) for split in SPLITS},
-        "only_outside": only,
-        "text_length": {split: percentiles(lengths[at]) for split, at in of.items()},
-        "length_histogram": histogram(lengths, codes, of),
-        "token_lengths": {
-            "percentiles": {split: ordered(token_counts[at], 100) for split, at in of.items()},
-            "mean": {split: round(float(token_counts[at].mean()), 3) for split, at in of.items()},
-            "histogram": histogram(token_counts, codes, of),
-        },
-        "duplicates": _duplicates(rows, codes, findings),
-        "baselines": baselines,
-    }
-
-
-def _named(counts: Numbers, names: list[str]) -> dict[str, int]:
-    return {names[i]: int(counts[i]) for i in np.argsort(-counts, kind="stable") if counts[i]}
-
-
-def _judge(
-    rows: _Rows,
-    codes: Numbers,
-    tags: dict[str, Numbers],
-    spans: dict[str, Numbers],
-    only: dict[str, int],
-    findings: Findings,
-) -> None:
-    names, types = list(rows.tags), list(rows.types)
-    if int((tags["train"] > 0).sum()) < 2:
-        known = ", ".join(name for name, count in zip(names, tags["train"], strict=True) if count)
-        findings.found_error(
-            "There must be two tags at least; the training rows have: %(labels)s.", labels=printable(known, 200)
-        )
-        return
-    if not spans["dev"].any():
-        findings.found_error("No dev row has an entity: there is nothing to measure a model by.")
-    unknown = [name for i, name in enumerate(names) if tags["dev"][i] and not tags["train"][i]]
-    if unknown:
-        findings.found_warning(
-            "Tags of dev rows that no training row has, so that no model can learn them: %(labels)s.",
-            labels=printable(", ".join(sorted(unknown)), 200),
-        )
-    missing = [name for i, name in enumerate(types) if spans["train"][i] and not spans["dev"][i]]
-    if missing:
-        findings.found_warning(
-            "Labels without rows for evaluation: %(labels)s.", labels=printable(", ".join(sorted(missing)), 200)
-        )
-    unused = [name for i, name in enumerate(names) if not tags["train"][i] and not tags["dev"][i]]
-    if unused:
-        findings.found_warning(
-            "Labels of the label set without training rows: %(labels)s.", labels=printable(", ".join(unused), 200)
-        )
-    count = sum(only.values())
-    if OUTSIDE in rows.tags and count:
-        used = np.flatnonzero(np.frombuffer(rows.outside_only, np.uint8).astype(bool) & (codes != OUT))
-        findings.found_note("Rows in which every tag is O: %(count)d.", rows.refs(used), count=count)
-
-
-def _duplicates(rows: _Rows, codes: Numbers, findings: Findings) -> dict[str, int]:
-    """Rows whose tokens occur again, and those that are tagged otherwise there. Equal 8-byte hashes are taken for equal."""
-    hashes, tag_hashes = np.frombuffer(rows.hashes, np.int64), np.frombuffer(rows.tag_hashes, np.int64)
-    found: dict[str, int] = {}
-    for code, split in enumerate(SPLITS):
-        of_split = np.flatnonzero(codes == code)
-        _values, first = np.unique(hashes[of_split], return_index=True)
-        again = np.delete(of_split, first)
-        found[split] = len(again)
-        if len(again):
-            findings.found_warning(
-                "Rows of %(split)s whose text occurs earlier in it: %(count)d.",
-                rows.refs(again),
-                split=split,
-                count=len(again),
-            )
-    leaked = np.flatnonzero((codes == DEV) & np.isin(hashes, hashes[codes == TRAIN]))
-    found["dev_in_train"] = len(leaked)
-    if len(leaked):
-        findings.found_warning(
-            "Rows of dev whose text is among the training rows: %(count)d. The evaluation looks better than it is.",
-            rows.refs(leaked),
-            count=len(leaked),
-        )
-    used = np.flatnonzero(codes != OUT)
-    order = used[np.lexsort((tag_hashes[used], hashes[used]))]
-    same = (hashes[order][1:] == hashes[order][:-1]) & (tag_hashes[order][1:] != tag_hashes[order][:-1])
-    contradicting = np.sort(order[1:][same])
-    found["contradicting"] = len(contradicting)
-    if len(contradicting):
-        findings.found_warning(
-            "Rows whose tokens are tagged otherwise elsewhere: %(count)d.",
-            rows.refs(contradicting),
-            count=len(contradicting),
-        )
-    return found
