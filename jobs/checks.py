@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from jobs.models import Dataset, Host, Job
 from workers.contract import checks as contract
 from workers.contract.checks import DatasetFacts, Estimate, Facts, Finding, HostFacts, SourceFacts, memory_suffices
+from workers.contract.datasets import WEIGHT
 from workers.contract.fields import SettingsGroup
 from workers.recipes import registry
 
@@ -90,14 +91,22 @@ def of_dataset(dataset: Dataset | None) -> DatasetFacts | None:
             for steps, width, height in of_split.get("tightest") or []
         ),
         line_widths=tuple((statistics.get("line_widths") or {}).get("train") or []),
-        weight_column=dataset.reading.get("weight_column"),
+        weight_column=_weight_column(dataset),
         weightless=weights["zero"] / rows if rows and "zero" in weights else None,
         weights_not_finite=_found(dataset, "Rows whose weight is not finite: %(count)d."),
     )
 
 
+def _weight_column(dataset: Dataset) -> str | None:
+    """What was checked as weights; empty: nothing, None: it is not known."""
+    if (dataset.reading.get("images") or {}).get("weights"):
+        return WEIGHT
+    column: str | None = dataset.reading.get("weight_column")
+    return column
+
+
 def _found(dataset: Dataset, template: str) -> int:
-    """How many rows the check of the dataset (workers/datasets/texts.py) told of in these words."""
+    """How many rows the check of the dataset (workers/datasets/) told of in these words."""
     return sum(int(said["values"]["count"]) for said in dataset.findings if said.get("template") == template)
 
 

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 
 from jobs.models import Dataset
-from workers.contract.datasets import IMAGES, PICTURE_KINDS, SPLITS, ImageReading, Kind, Reading
+from workers.contract.datasets import IMAGES, PICTURE_KINDS, SPLITS, WEIGHT, ImageReading, Kind, Reading
 from workers.datasets import layouts, places
 from workers.datasets.findings import Source
 from workers.datasets.layouts import Store
@@ -117,6 +117,7 @@ def _fill(look: PictureLook, stores: list[Store], beside: list[tuple[str, str, b
                 "split": names[rows.split[row]],
                 "said": printable(rows.said[row], _CHARACTERS),
                 "name": printable(stores[rows.store[row]].contents.names[rows.member[row]], _CHARACTERS),
+                "weight": f"{rows.weight[row]:g}" if rows.weight else "",
             }
         )
     if look.reading.kind == "images":
@@ -204,7 +205,8 @@ def packed(folder: Path) -> Iterator[bytes]:
                         if written.get(name, row["image"]) != row["image"]:
                             # Archives may hold several pictures of one name.
                             name = f"{PurePosixPath(name).with_suffix('')}-{offset}{PurePosixPath(name).suffix}"
-                        said.append(f"{name}\t{row['text'] if 'text' in row else row['label']}\n")
+                        weight = f"\t{row[WEIGHT]}" if WEIGHT in row else ""
+                        said.append(f"{name}\t{row['text'] if 'text' in row else row['label']}{weight}\n")
                         if name not in written:
                             written[name] = row["image"]
                             archive.writestr(name, os.pread(images.fileno(), size, offset))

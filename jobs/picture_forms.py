@@ -43,6 +43,14 @@ class PicturesForm(SplitForm):
         label=gettext_lazy("Names of the labels"),
         help_text=gettext_lazy("A file with “0 cat” in a line, or a name in each, if label files have numbers."),
     )
+    weights = forms.BooleanField(
+        required=False,
+        label=gettext_lazy("Label files have weights"),
+        help_text=gettext_lazy(
+            "A number per line, behind label or text and one more tab or comma. A job multiplies the loss with it if “weight” is its "
+            "weight column."
+        ),
+    )
     leave_out = forms.BooleanField(
         required=False,
         label=gettext_lazy("Leave out pictures and lines with errors"),
@@ -58,6 +66,8 @@ class PicturesForm(SplitForm):
         if data is not None:
             # What the form before did not ask for, as another kind or layout was chosen a moment ago.
             data = data.copy()
+            if how.weights and "list_0" not in data:
+                data["weights"] = "on"
             for name, value in (("layout", how.layout), *((f"list_{i}", split) for i, split in enumerate(splits))):
                 data.setdefault(name, value)
         super().__init__(data, initial=initial)
@@ -109,6 +119,7 @@ class PicturesForm(SplitForm):
             images=ImageReading(
                 layout=given["layout"] or "folders",
                 lists=self._chosen(given) if lists else [],
+                weights=given["weights"] and lists,
                 label_names=given["label_names"] if lists and given["kind"] == "images" else "",
             ),
         )

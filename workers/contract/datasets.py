@@ -38,6 +38,8 @@ class _Frozen(BaseModel):
 # What a dataset is made of; a recipe names the one that it trains on (`Recipe.dataset_kind`), and workers/datasets/ has a
 # module for each that checks its rows.
 Kind = Literal["texts", "numbers", "sequences", "tokens", "images", "lines"]
+# What the weights of pictures are written as.
+WEIGHT = "weight"
 # Made of pictures: their rows have `"image": [offset, bytes]`, a place in the file IMAGES beside train.jsonl and dev.jsonl.
 PICTURE_KINDS: tuple[Kind, ...] = ("images", "lines")
 IMAGES = "images.bin"
@@ -106,6 +108,8 @@ class ImageReading(_Frozen):
     """How pictures are found in an archive or a folder, and what belongs to them. What is written has one line per picture:
 
     {"id": "cats/001.png", "image": [offset, bytes], "size": [width, height], "label": "cat"} or with "text" instead
+
+    and "weight", where label files have weights.
     """
 
     layout: Literal["folders", "lists"] = Field(
@@ -115,6 +119,10 @@ class ImageReading(_Frozen):
     lists: list[ListFile] = Field([], max_length=20, description="of layout “lists”")
     label_names: str = Field(
         "", max_length=1000, description="a file with the names of labels: “0 cat” in a line, or a name in each"
+    )
+    weights: bool = Field(
+        False,
+        description="behind label or text stands a weight, after one more tab, or one more comma; written as “weight”",
     )
 
 

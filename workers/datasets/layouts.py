@@ -9,14 +9,14 @@ import unicodedata
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, takewhile
 
 from workers.contract.datasets import SPLITS, ImageReading, Kind, ListFile, Reading
-from workers.datasets import archives
+from workers.datasets import archives, weights
 from workers.datasets.archives import PICTURE_SUFFIXES, Archive, Contents, names_pictures, suffix
 from workers.datasets.findings import Source, Stage
-from workers.datasets.parsing import BOM, BadRow, Unreadable, problem
+from workers.datasets.parsing import BOM, BadRow, Unreadable, printable, problem
 from workers.datasets.splits import DEV, OPEN, OUT, TRAIN
 
 MOST_LABELS = 10_000
@@ -52,16 +52,18 @@ class Label:
     folder: str  # paths may begin here
     stores: list[int]
 
-    def parts(self, kind: Kind) -> Iterator[tuple[int, str, str, BadRow | None]]:
-        """Of each line that is not blank its number, path, and text or label."""
+    def parts(self, kind: Kind, weights: bool = False) -> Iterator[tuple[int, str, str, str, BadRow | None]]:
+        """Of each line that is not blank its number, path, text or label, and weight as it stands there."""
         sign = archives.separator(self.body[:65536])
         for number, line, bad in _lines(self.body):
-            path, said = "", ""
+            path, said, weight = "", "", ""
+            if bad is None and weights:
+                line, weight = _without_weight(line, sign)
             if bad is None:
                 path, said, bad = _parts(line, number, kind, sign)
             if number == 1 and sign == b"," and not is_picture(path) and not archives.is_other_picture(path):
                 continue  # the names of the columns
-            yield number, path, said, bad
+            yield number, path, said, weight, bad
 
 
 @dataclass
@@ -74,6 +76,7 @@ class Rows:
     split: array[int] = field(default_factory=lambda: array("B"))
     file: array[int] = field(default_factory=lambda: array("H"))
     number: array[int] = field(default_factory=lambda: array("I"))
+    weight: array[float] = field(default_factory=lambda: array("d"))  # empty if there are none
     files: list[str] = field(default_factory=list)
     out: int = 0  # rows of the test split, which are not here
     unnamed: list[tuple[int, int]] = field(default_factory=list)  # store and member of pictures that no line names
@@ -258,7 +261,7 @@ def _by_lists(
     names = label_names(_text_of(how.label_names, stores, beside)) if how.label_names else {}
     rows.order = list(dict.fromkeys(names.values()))
     for file, one in enumerate(lists):
-        for number, path, said, bad in one.parts(reading.kind):
+        for number, path, said, given, bad in one.parts(reading.kind, how.weights):
             if bad is None and one.split == OUT:
                 rows.out += 1
                 for store, member in pictures_of(path, one, pictures):
@@ -281,9 +284,14 @@ def _by_lists(
                 bad = _label_fault(said, number, labels, reading)
             if bad is None:
                 bad = _unread(path, number)
+            weight = weights.read(given, number) if how.weights and bad is None else 1.0
+            if isinstance(weight, BadRow):
+                bad = weight if given else replace(weight, shown=printable(path))
             if bad is not None:
                 complain(bad, one.name)
             else:
+                if how.weights and isinstance(weight, float):
+                    rows.weight.append(weight)
                 split = one.split
                 if split == OPEN and (given := stores[places[0][0]].split):
                     split = SPLITS.index(given)
@@ -425,6 +433,15 @@ def _parts(line: str, number: int, kind: Kind, sign: bytes | None) -> tuple[str,
     return path.strip(), said, None
 
 
+def _without_weight(line: str, sign: bytes | None) -> tuple[str, str]:
+    """The weight stands last; empty if there is only a path with its label or text."""
+    mark = "," if sign == b"," and "\t" not in line else "\t"
+    if line.count(mark) < 2:
+        return line, ""
+    rest, _mark, weight = line.rpartition(mark)
+    return rest, weight.strip().strip('"')
+
+
 def _by_comma(line: str) -> tuple[str, str, str]:
     """As of a CSV file; a text that no marks enclose goes on to the end."""
     path, comma, said = line.partition(",")
@@ -510,26 +527,31 @@ def guess(stores: list[Store], beside: list[tuple[str, str, bytes]]) -> tuple[Ki
         return "images", ImageReading()
     texts = {name: body for store in stores for name, body in store.contents.texts.items()}
     texts |= {name: body for name, _split, body in beside}
-    files = [list(_some(Label(one.name, OPEN, texts[one.name], "", []).parts("images"))) for one in lists]
+    found = [Label(one.name, OPEN, texts[one.name], "", []) for one in lists]
+    weighted = all(map(_have_weights, found))
+    files = [list(islice(label.parts("images", weighted), 500)) for label in found]
     if all(map(_are_texts, files)):
-        return "lines", ImageReading(layout="lists", lists=lists)
-    labels = [said for parts in files for _number, _path, said, bad in parts if bad is None]
+        return "lines", ImageReading(layout="lists", lists=lists, weights=weighted)
+    labels = [said for parts in files for _number, _path, said, _weight, bad in parts if bad is None]
     chosen = {one.name for one in lists}
     names = [name for name in texts if name not in chosen and re.search("label|class|names", name.lower())]
     numbered = bool(labels) and all(map(str.isdigit, labels))
     return "images", ImageReading(
-        layout="lists", lists=lists, label_names=sorted(names)[0] if names and numbered else ""
+        layout="lists", lists=lists, label_names=sorted(names)[0] if names and numbered else "", weights=weighted
     )
 
 
-def _are_texts(lines: list[tuple[int, str, str, BadRow | None]]) -> bool:
+def _have_weights(label: Label) -> bool:
+    """Behind a second tab; a label or text that ends with a comma and a number is more often just that."""
+    lines = [line for _number, line, bad in islice(_lines(label.body), 500) if bad is None]
+    weights_of = [line.rpartition("\t")[2] if line.count("\t") == 2 else "" for line in lines]
+    return bool(lines) and all(isinstance(weights.read(weight, 0), float) for weight in weights_of)
+
+
+def _are_texts(lines: list[tuple[int, str, str, str, BadRow | None]]) -> bool:
     """Of a label file: different ones mostly, and neither numbers nor names of folders."""
-    parts = [(path, said) for _number, path, said, bad in lines if bad is None]
+    parts = [(path, said) for _number, path, said, _weight, bad in lines if bad is None]
     texts = {said for _path, said in parts}
     named = sum(said in path.split("/") for path, said in parts)
     numbers = len(parts) < 50 and all(map(str.isdigit, texts))
     return bool(parts) and 2 * len(texts) > len(parts) and 2 * named < len(parts) and not numbers
-
-
-def _some(lines: Iterator[tuple[int, str, str, BadRow | None]]) -> Iterator[tuple[int, str, str, BadRow | None]]:
-    return islice(lines, 500)

@@ -23,10 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from workers.contract.datasets import MOST_PIXELS, SPLITS, Reading, RowRef
-from workers.datasets import layouts, measures, splits
+from workers.contract.datasets import MOST_PIXELS, SPLITS, WEIGHT, Reading, RowRef
+from workers.contract.records import to_json_number
+from workers.datasets import layouts, measures, splits, weights
 from workers.datasets.archives import Archive
-from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Source, Stage
+from workers.datasets.findings import MOST_ROWS, Findings, Level, Stage, Work
 from workers.datasets.layouts import Rows, Store
 from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, Unreadable, printable, problem
@@ -49,29 +50,22 @@ MOST_CHARACTERS = 20_000
 _ABSENT, _BROKEN = -1, -2
 
 
-def check(
-    sources: list[Source],
-    reading: Reading,
-    scratch: Path,
-    target: Path,
-    stage: Stage,
-    findings: Findings,
-    outcome: Outcome,
-) -> None:
+def check(work: Work) -> None:
     """See checking.py."""
+    reading, findings, outcome, stage = work.reading, work.findings, work.outcome, work.stage
     with ExitStack() as stack:
-        archived, stores, beside = layouts.look(sources, stack, stage)
+        archived, stores, beside = layouts.look(work.sources, stack, stage)
         made = _Check(reading, stores, findings)
         for store in stores:
             for bad in store.contents.problems:
                 made.complain(bad, store.name)
         stage("reading the label files", 0, 0)
         made.rows = layouts.named(reading, stores, beside, made.complain)
-        outcome.columns = ["id", "image", made.said, "size"]
+        outcome.columns = ["id", "image", made.said, "size", *([WEIGHT] if made.rows.weight else [])]
         made.tell_what_was_passed_over()
-        writer = ImagesWriter(target)
+        writer = ImagesWriter(work.target)
         try:
-            made.read(archived, target, writer, stage)
+            made.read(archived, work.target, writer, stage)
             stage("deciding the split", 0, 0)
             if not made.conclude():
                 return
@@ -80,7 +74,7 @@ def check(
                 return
             stage("looking for duplicates", 0, 0)
             outcome.statistics = made.measure()
-            outcome.content_hash = made.write(scratch, target, writer, outcome.statistics, stage)
+            outcome.content_hash = made.write(work.scratch, work.target, writer, outcome.statistics, stage)
         finally:
             writer.close()
         outcome.labels = made.ordered_labels() if reading.kind == "images" else []
@@ -235,6 +229,8 @@ class _Check:
         train, dev = self.codes == TRAIN, self.codes == DEV
         if not splits.check_splits(self.codes, self.findings):
             return
+        if self.rows.weight:
+            weights.judge(self._weights, self.codes, self._refs, self.findings)
         if self.said == "label":
             self._judge_labels()
         else:
@@ -320,6 +316,10 @@ class _Check:
 
     # --- measuring ---------------------------------------------------------------------------
 
+    @property
+    def _weights(self) -> Numbers:
+        return np.frombuffer(self.rows.weight, np.float64)[self._row]
+
     def _sizes(self) -> tuple[Numbers, Numbers]:
         pictures = self.pictures
         width, height = (np.frombuffer(of, np.uint32)[self._picture] for of in (pictures.widths, pictures.heights))
@@ -353,6 +353,8 @@ class _Check:
             "duplicates": self._duplicates(),
             "baselines": {},
         }
+        if self.rows.weight:
+            found |= weights.statistics(self._weights, of)
         if self.said == "label":
             counts = found["label_counts"] = measures.counts(self._said_of, self.codes, self.labels)
             found["baselines"]["majority"] = measures.majority(counts)
@@ -407,10 +409,12 @@ class _Check:
         return self.name(row), pictures.places[picture], size, self.rows.said[row]
 
     def write(self, scratch: Path, target: Path, writer: ImagesWriter, statistics: dict[str, Any], stage: Stage) -> str:
+        row_weights = self._weights if self.rows.weight else None
         with (scratch / "rows.jsonl").open("w", encoding="utf-8", errors="replace", newline="\n") as lines:
             for at in range(len(self.codes)):
                 name, place, size, said = self._line(at)
-                lines.write(row_line(name, place, size, {self.said: said}))
+                weight = {} if row_weights is None else {WEIGHT: to_json_number(float(row_weights[at]))}
+                lines.write(row_line(name, place, size, {self.said: said, **weight}))
         rows_hash, _first = splits.write(scratch / "rows.jsonl", self.codes, target, stage)
         content = hashlib.sha256(f"rows {rows_hash}\nimages {writer.digest}\n".encode()).hexdigest()
         # What comes after this is for pages only: thumbnails, behind the pictures.

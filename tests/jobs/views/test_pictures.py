@@ -115,6 +115,21 @@ def test_label_files_beside_the_archive_are_of_their_splits(people: People) -> N
     assert "12 of which a share is set apart" in page and "12 of a test set, not used" in page
 
 
+def test_weights_of_label_files_are_recognised_shown_and_can_be_declined(people: People) -> None:
+    lines = b"".join(line + b"\t%d.5\n" % i for i, line in enumerate(LINES.splitlines()))
+    upload(people, {"file": ("words.zip", zipped({**WORDS, "a.txt": lines}))})
+    dataset = Dataset.objects.get()
+    url = f"/datasets/{dataset.pk}/describe/"
+    page = people.owner.get(url).text
+    assert 'name="weights" checked' in page and '<td class="number">3.5</td>' in page
+    given = {"kind": "lines", "list_0": "", "dev_fraction": "0.1", "seed": "1"}
+    declined = people.owner.post(url, {**given, "preview": "1"}).text
+    assert 'name="weights" checked' not in declined and "Rows with a control character in the text" in declined
+    assert people.owner.post(url, {**given, "weights": "on"}).status_code == 302
+    dataset.refresh_from_db()
+    assert Reading.model_validate(dataset.reading).images.weights
+
+
 def test_what_a_label_file_is_read_for_can_be_chosen(people: People) -> None:
     upload(people, {"file": ("words.zip", zipped({**WORDS, "a.txt": LINES, "b.txt": LINES}))})
     dataset = Dataset.objects.get()
@@ -255,6 +270,16 @@ def test_pictures_of_one_name_are_all_given_back(tmp_path: Path) -> None:
             (data, more["label"]) for _name, data, more in rows
         ]
         assert archive.read("dev.txt") == b"cat/1.png\ta\n" and len(archive.namelist()) == 5
+
+
+def test_weights_are_given_back_with_the_rows(tmp_path: Path) -> None:
+    rows = [
+        (name, PETS[name], {"label": "a", "weight": weight}) for name, weight in zip(PETS, (0.5, "nan"), strict=False)
+    ]
+    write_folder(tmp_path, {"train": rows, "dev": rows[:1]})
+    with zipfile.ZipFile(io.BytesIO(b"".join(picture_datasets.packed(tmp_path)))) as archive:
+        said = archive.read("train.txt").decode().splitlines()
+    assert said == [f"{name}\ta\t{weight}" for name, weight in zip(PETS, (0.5, "nan"), strict=False)]
 
 
 def test_lines_show_texts_characters_and_room(people: People, owner: Any, tmp_path: Path) -> None:

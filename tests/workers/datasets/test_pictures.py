@@ -190,6 +190,80 @@ def test_label_files_have_tabs_or_commas(checked: Any, tmp_path: Path, name: str
     }
 
 
+def weighted(kind: Any) -> Reading:
+    return Reading(kind=kind, images=ImageReading(layout="lists", weights=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("labels.txt", "cat/{}.png\tfur, and more\t{}"),
+        ("labels.csv", 'cat/{}.png,"fur, and more",{}'),
+    ],
+)
+@pytest.mark.parametrize("kind", ["images", "lines"])
+def test_label_files_may_have_a_weight_behind_the_label(
+    checked: Any, tmp_path: Path, kind: str, name: str, line: str
+) -> None:
+    lines = [line.format(i, i / 2) for i in range(20)] + [
+        line.format(0, "1.5").replace("cat", "dog").replace("fur", "bone")
+    ] * 20
+    if name.endswith(".csv"):
+        lines.insert(0, "image,label,weight")
+    files = by_folder() | {name: "\n".join(lines).encode()}
+    outcome = checked(("a.zip", zipped(files)), reading=weighted(kind))
+    assert outcome.fit, found(outcome)
+    said = "label" if kind == "images" else "text"
+    assert outcome.columns == ["id", "image", said, "size", "weight"]
+    rows = rows_of(tmp_path, "train") + rows_of(tmp_path, "dev")
+    cats = {row["id"]: row["weight"] for row in rows if row["id"].startswith("cat")}
+    assert len(rows) == 40 and cats == {f"cat/{i}.png": i / 2 for i in range(20)}
+    assert {row[said].split(",")[0] for row in rows} == {"fur", "bone"}
+    zeros = outcome.statistics["weights"]
+    assert zeros["train"]["zero"] + zeros["dev"]["zero"] == 1
+    assert "Rows with the weight 0, from which nothing is learnt: 1." in found(outcome)
+
+
+def test_weights_that_are_none_or_not_finite_are_found(checked: Any, tmp_path: Path) -> None:
+    lines = [f"{pet}/{i}.png\t{pet}\t{1 + i}" for pet in ("cat", "dog") for i in range(20)]
+    lines[3], lines[4], lines[5] = "cat/3.png\tcat\tmany", "cat/4.png\tcat\t-1", "cat/5.png\tcat"
+    lines[6] = "cat/6.png\tcat\tnan"
+    archive = ("a.zip", zipped(by_folder() | {"labels.txt": "\n".join(lines).encode()}))
+    outcome = checked(archive, reading=weighted("images"))
+    assert not outcome.fit
+    assert found(outcome) == {
+        "Rows whose weight is no number of 0 or more: 3.": ["many", "-1", "cat/5.png"],
+    }
+    left = checked(archive, reading=weighted("images").model_copy(update={"leave_out": True}))
+    assert left.fit and "Rows whose weight is not finite: 1." in found(left)
+    rows = {row["id"]: row["weight"] for split in ("train", "dev") for row in rows_of(tmp_path, split)}
+    assert len(rows) == 37 and rows["cat/6.png"] == "nan" and rows["dog/7.png"] == 8.0
+    none = "\n".join(line.rpartition("\t")[0] + "\t0" for line in lines if line.count("\t") == 2)
+    nothing = checked(("a.zip", zipped(by_folder() | {"labels.txt": none.encode()})), reading=weighted("images"))
+    assert "All training rows have the weight 0: nothing would be learnt from them." in found(nothing)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "weights"),
+    [
+        ("cat/{i}.png\tcat\t0.5", "images", True),
+        ("cat/{i}.png\ttotal {i}\t2", "lines", True),
+        ("cat/{i}.png\ttotal {i}", "lines", False),
+        ("cat/{i}.png\t{i}", "images", False),
+        ("cat/{i}.png,total,{i}.5", "lines", False),
+    ],
+)
+def test_weights_are_guessed_where_all_lines_have_a_number_behind_a_second_tab(
+    tmp_path: Path, body: str, kind: str, weights: bool
+) -> None:
+    files = by_folder() | {"labels.txt": "\n".join(body.format(i=i) for i in range(20)).encode()}
+    (tmp_path / "a.zip").write_bytes(zipped(files))
+    with ExitStack() as stack:
+        _archives, stores, beside = layouts.look([Source(tmp_path / "a.zip", "a.zip")], stack, lambda *_: None)
+        guessed, how = layouts.guess(stores, beside)
+    assert (guessed, how.weights) == (kind, weights)
+
+
 def test_a_test_file_is_for_evaluation_where_there_is_no_other(tmp_path: Path) -> None:
     body = zipped({"1.png": png(1), "rec_gt_train.txt": b"1.png\tone\n", "rec_gt_test.txt": b"1.png\tother\n"})
     kind, how = guessed(("a.zip", body), tmp_path)

@@ -138,6 +138,7 @@ def batch_norm_has_a_batch(settings: Any, facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[checks.Check, ...] = (
+    checks.columns_are_there,
     checks.weights_are_usable,
     checks.batch_fits_dataset,
     checks.precision_fits_devices,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from workers.contract.records import from_json_number
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.images import Images, NoPicture, Pixels, upright
 from workers.recipes.image_classification.settings import Fit
+from workers.recipes.weights import weight_of
 from workers.trainer.task import Floats, Rows, TrainingFailed
 
 # Enough for a mean and a deviation of each colour.
@@ -73,22 +72,8 @@ def read(path: Path, labels: list[str], weight_column: str | None = None) -> Spl
             ids.append(str(row.get("id", number)))
             places.append((offset, size))
             classes.append(index[label])
-            weights.append(_weight(row, weight_column, where) if weight_column else 1.0)
+            weights.append(weight_of(row, weight_column, where))
     return Split(ids, places, np.array(classes, np.int64), np.array(weights, np.float64))
-
-
-def _weight(row: dict[str, Any], name: str, where: dict[str, Any]) -> float:
-    """A NaN or an infinity is a number here: a broken row must be seen in training, with its rank and step."""
-    value = from_json_number(row.get(name))
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (math.isfinite(value) and value < 0):
-        problem = Text(
-            "row %(row)d of %(file)s: “%(column)s” is not a number of 0 or more: %(value)s.",
-            column=name,
-            value=repr(value),
-            **where,
-        )
-        raise TrainingFailed(EndReason.BAD_DATA, problem)
-    return float(value)
 
 
 # --- pixels --------------------------------------------------------------------------------

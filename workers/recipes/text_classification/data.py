@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from workers.contract.records import from_json_number
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.recipes.text_classification.settings import SECOND_TEXT, DataSettings
+from workers.recipes.weights import column_of, weight_of
 from workers.trainer.task import Floats, Rows, TrainingFailed
 
 SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")
@@ -76,7 +76,7 @@ def read(path: Path, settings: DataSettings, labels: list[str] | None) -> Texts:
                 numbers.append(_number(row, settings.label_column, where))
             else:
                 classes.append(_label(row, settings.label_column, where, index))
-            weights.append(_weight(row, settings.weight_column, where) if settings.weight_column else 1.0)
+            weights.append(weight_of(row, settings.weight_column, where))
     if not texts:
         raise TrainingFailed(EndReason.BAD_DATA, Text("%(file)s has no rows.", file=path.name))
     return Texts(
@@ -89,7 +89,7 @@ def read(path: Path, settings: DataSettings, labels: list[str] | None) -> Texts:
 
 
 def _label(row: Any, name: str, where: dict[str, Any], index: dict[str, int]) -> int:
-    label = str(_column(row, name, where))
+    label = str(column_of(row, name, where))
     if label not in index:
         problem = Text(
             "row %(row)d of %(file)s has the label “%(label)s”, not one of: %(labels)s.",
@@ -103,7 +103,7 @@ def _label(row: Any, name: str, where: dict[str, Any], index: dict[str, int]) ->
 
 def _number(row: Any, name: str, where: dict[str, Any]) -> float:
     """As with weights a NaN or an infinity is a number here."""
-    value = from_json_number(_column(row, name, where))
+    value = from_json_number(column_of(row, name, where))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         problem = Text(
             "row %(row)d of %(file)s: “%(column)s” is not a number: %(value)s.", column=name, value=repr(value), **where
@@ -113,40 +113,13 @@ def _number(row: Any, name: str, where: dict[str, Any]) -> float:
 
 
 def _text(row: Any, name: str, where: dict[str, Any]) -> str:
-    text = _column(row, name, where)
+    text = column_of(row, name, where)
     if not isinstance(text, str):
         problem = Text(
             "row %(row)d of %(file)s: “%(column)s” is not a text: %(value)s.", column=name, value=repr(text), **where
         )
         raise TrainingFailed(EndReason.BAD_DATA, problem)
     return text
-
-
-def _column(row: Any, name: str, where: dict[str, Any]) -> Any:
-    if not isinstance(row, dict) or name not in row:
-        has = ", ".join(row) if isinstance(row, dict) else "none"
-        problem = Text(
-            "row %(row)d of %(file)s has no column “%(column)s”; it has: %(columns)s.",
-            column=name,
-            columns=has,
-            **where,
-        )
-        raise TrainingFailed(EndReason.BAD_DATA, problem)
-    return row[name]
-
-
-def _weight(row: Any, name: str, where: dict[str, Any]) -> float:
-    """A NaN or an infinity is a number here: a broken row must be seen in training, with its rank and step."""
-    value = from_json_number(_column(row, name, where))
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (math.isfinite(value) and value < 0):
-        problem = Text(
-            "row %(row)d of %(file)s: “%(column)s” is not a number of 0 or more: %(value)s.",
-            column=name,
-            value=repr(value),
-            **where,
-        )
-        raise TrainingFailed(EndReason.BAD_DATA, problem)
-    return float(value)
 
 
 # --- tokens ----------------------------------------------------------------------------------

@@ -137,6 +137,8 @@ def memory_suffices(settings: Any, facts: Facts) -> Iterator[Finding]:
 
 
 CHECKS: tuple[checks.Check, ...] = (
+    checks.columns_are_there,
+    checks.weights_are_usable,
     texts_fit_lines,
     checks.batch_fits_dataset,
     checks.precision_fits_devices,

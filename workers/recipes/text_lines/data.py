@@ -1,12 +1,11 @@
 """Rows of a prepared dataset: the texts as numbers, the lines as pixels of one height, and what cannot be learnt.
 
-A row is {"id": "receipts/17.png", "image": [offset, bytes], "size": [width, height], "text": "17.50", "weight": 1.0 if there is one}.
+A row is {"id": "receipts/17.png", "image": [offset, bytes], "size": [width, height], "text": "17.50"}, and perhaps has a weight.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from workers.contract.records import from_json_number
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.images import Images, NoPicture, Pixels, upright
 from workers.recipes.text_lines.fitting import needed_steps, steps_of, width_at
 from workers.recipes.text_lines.settings import TextLinesSettings
+from workers.recipes.weights import weight_of
 from workers.trainer.task import Floats, Rows, TrainingFailed
 
 BLANK = 0  # the class of CTC that stands for no character
@@ -55,7 +54,7 @@ class Lines:
         )
 
 
-def read(path: Path) -> Lines:
+def read(path: Path, weight_column: str | None = None) -> Lines:
     """The rows of one split. BAD_DATA with the row (from 1) for what is missing or of the wrong kind."""
     ids: list[str] = []
     places: list[tuple[int, int]] = []
@@ -73,13 +72,7 @@ def read(path: Path) -> Lines:
                 offset, size = map(int, row["image"])
                 width, height = map(int, row["size"])
                 text = row["text"]
-                weight = from_json_number(row.get("weight", 1.0))
                 if not isinstance(text, str) or width < 1 or height < 1:
-                    raise ValueError
-                # A NaN or an infinity is a number here: a broken row must be seen in training, with its rank and step.
-                if isinstance(weight, bool) or not isinstance(weight, (int, float)):
-                    raise ValueError
-                if math.isfinite(weight) and weight < 0:
                     raise ValueError
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise TrainingFailed(
@@ -94,7 +87,7 @@ def read(path: Path) -> Lines:
             places.append((offset, size))
             sizes.append((width, height))
             texts.append(text)
-            weights.append(float(weight))
+            weights.append(weight_of(row, weight_column, {"row": number, "file": path.name}))
     return Lines(np.arange(1, len(ids) + 1), ids, places, sizes, texts, np.array(weights, np.float64))
 
 

@@ -21,6 +21,7 @@ from workers.contract.training import (
     SpikeSettings,
     StartSettings,
     TrainingSettings,
+    weight_column_setting,
 )
 
 
@@ -71,6 +72,7 @@ class DataSettings(SettingsGroup):
         "the job before training.",
         basic=True,
     )
+    weight_column: str | None = weight_column_setting()
     best_by: Metric = setting(
         Metric.CER,
         "Best by",

@@ -31,7 +31,9 @@ class TextLines:
         settings, dataset, folder = context.settings, context.spec.dataset, context.folder.dataset
         self.settings = settings
         context.stage("reading data", dataset.name if dataset else "")
-        self.lines: dict[Split, data.Lines] = {split: data.read(folder / f"{split}.jsonl") for split in SPLITS}
+        self.lines: dict[Split, data.Lines] = {
+            split: data.read(folder / f"{split}.jsonl", settings.data.weight_column) for split in SPLITS
+        }
         self._refuse_or_leave_out(context)
         train = self.lines["train"]
         self.rows: dict[Split, int] = {split: len(self.lines[split]) for split in SPLITS}
