@@ -169,7 +169,6 @@ def words() -> dict[str, str]:
         ),
         "all": _("all"),
         "none": _("none"),
-        "failed": _("The charts could not be loaded; reload the page to try again."),
     }
 
 

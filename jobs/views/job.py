@@ -58,8 +58,8 @@ def job_detail(request: Asked, pk: int) -> HttpResponse:
     context["never_stepped"] = over and not job.attempts.filter(attempted__gt=0).exists()
     context["words"] = {
         "nothing": _("No step yet."),
+        "loading": _("Loading…"),
         "unused": _("Loss scaling is not used."),
-        "failed": _("The charts could not be loaded; reload the page to try again."),
         "live": _("live"),
         "polling": _("looking every few seconds"),
         "paused": _("paused while hidden"),

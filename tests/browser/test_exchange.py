@@ -189,3 +189,69 @@ def test_consent_is_to_the_warnings_that_were_shown(site: Site, person: User, da
     held.let_go()
     expect(page.locator("#check .warning")).to_have_count(2)
     expect(anyway).not_to_be_checked()
+
+
+def test_charts_say_that_they_are_on_their_way_and_when_they_do_not_come(
+    site: Site, person: User, data: Dataset
+) -> None:
+    attempt = running(person, data)
+    seed.end(attempt, EndReason.COMPLETED)
+    page = site.page(person)
+    held = Held(page, lambda url, _body: "/devices/" in url or "/norms/" in url or "/chart/" in url)
+    page.goto(f"/jobs/{attempt.job_id}/")
+    for name, none in (("norm-groups", "None were recorded."), ("charts", "No step yet.")):
+        section = page.locator(f"#{name}")
+        section.scroll_into_view_if_needed()
+        held.wait()
+        expect(section.get_by_text("Loading…").first).to_be_visible()
+        expect(section.get_by_text(none)).to_be_hidden()
+    for route in held.routes:
+        route.abort()
+    held.routes.clear()
+    for name in ("norm-groups", "charts"):
+        expect(page.locator(f"#{name}")).to_contain_text("The charts could not be loaded.")
+    expect(page.locator("#no-answer")).to_be_visible()
+    for name in ("norm-groups", "charts"):
+        page.locator(f"#{name}").get_by_role("button", name="Try again").click()
+        held.let_go()
+    expect(page.locator("#norm-groups").get_by_text("None were recorded.")).to_be_visible()
+    expect(page.locator("#charts canvas").first).to_be_visible()
+    expect(page.locator("#no-answer")).to_be_hidden()
+    site.complaints[:] = [text for text in site.complaints if "Failed to load resource" not in text]
+
+
+def test_devices_are_not_said_to_be_none_before_they_were_asked_for(site: Site, person: User, data: Dataset) -> None:
+    attempt = running(person, data)
+    page = site.page(person)
+    held = Held(page, lambda url, _body: "/devices/" in url)
+    page.goto(f"/jobs/{attempt.job_id}/")
+    devices = page.locator("#devices")
+    devices.scroll_into_view_if_needed()
+    held.wait()
+    expect(devices.get_by_text("Loading…")).to_be_visible()
+    expect(devices.get_by_text("none yet")).to_be_hidden()
+    held.routes.pop().fulfill(status=503, body="a proxy without a server")
+    expect(devices).to_contain_text("The charts could not be loaded.")
+    # News of a live job ask again by themselves.
+    seed.announce(attempt, "devices")
+    held.let_go()
+    expect(devices.get_by_text("none yet")).to_be_visible()
+    expect(devices.get_by_role("button", name="Try again")).to_be_hidden()
+    site.complaints[:] = [text for text in site.complaints if "Failed to load resource" not in text]
+
+
+def test_a_page_without_a_server_says_so_and_catches_up(site: Site, person: User, data: Dataset) -> None:
+    attempt = running(person, data)
+    page = site.page(person)
+    page.goto(f"/jobs/{attempt.job_id}/")
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+    page.route("**/jobs/**", lambda route: route.abort())
+    seed.add_steps(attempt, seed.records(21, 30))
+    seed.announce(attempt, "status", "steps")
+    expect(page.locator("#no-answer")).to_be_visible()
+    page.unroute_all()
+    seed.announce(attempt, "status", "steps")
+    expect(page.locator("#status")).to_contain_text("28 of 980 steps")
+    expect(page.locator("#no-answer")).to_be_hidden()
+    kinds = ("Failed to load resource", "htmx:sendError", "htmx:afterRequest")
+    site.complaints[:] = [text for text in site.complaints if not any(kind in text for kind in kinds)]

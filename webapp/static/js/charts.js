@@ -402,6 +402,7 @@ class Board {
     this.viewed = null;
     this.range = null;
     this.waiting = false;
+    this.loaded = false;
     this.drawn = 0;
     this.asked = 0;
     this.charts = [...element.querySelectorAll(".plot")].map((plot) => new Chart(this, plot));
@@ -449,6 +450,8 @@ class Board {
     if (!response.ok) throw new Error(`${response.status}`);
     const answer = await response.json();
     if (asked !== this.asked) return;
+    this.loaded = true;
+    this.element.dataset.state = "shown";
     this.series = answer.attempts.map((attempt) => new Series(attempt)).sort((a, b) => a.number - b.number);
     this.viewed = this.series.find((series) => series.number === answer.viewed) || null;
     this.evaluations = answer.evaluations;

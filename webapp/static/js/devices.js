@@ -144,7 +144,6 @@
   }
 
   const body = section.querySelector(".device-charts");
-  const note = section.querySelector(".nothing-yet");
   let nodes = [];
   let charts = [];
   let began = 0;
@@ -179,7 +178,8 @@
       if (!newer.every(take) || nodes.some((node) => kindsOf(node).length > node.kinds)) await load();
       else charts.forEach((chart) => chart.draw());
     } catch {
-      // The next announcement tries again.
+      // The next announcement tries again. What is there stays.
+      if (!nodes.length) section.dataset.state = "failed";
     } finally {
       busy = false;
     }
@@ -206,7 +206,7 @@
     charts.forEach((chart) => chart.plot && chart.plot.destroy());
     charts = [];
     body.replaceChildren();
-    note.hidden = nodes.length > 0;
+    section.dataset.state = nodes.length ? "shown" : "empty";
     for (const node of nodes) {
       const head = document.createElement("div");
       head.className = "chart-bar";
@@ -259,12 +259,18 @@
     return list;
   }
 
+  function begin() {
+    section.dataset.state = "loading";
+    follow();
+  }
+
   new IntersectionObserver((entries, observer) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
     observer.disconnect();
     seen = true;
-    follow();
+    begin();
   }, { rootMargin: "300px" }).observe(section);
+  section.querySelector("[data-again]").addEventListener("click", begin);
   document.addEventListener("devices", follow);
   document.addEventListener("visibilitychange", () => !document.hidden && section.dataset.live && follow());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => nodes.length && show());

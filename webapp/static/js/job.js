@@ -89,8 +89,20 @@
   });
   toEnd();
 
-  function reload() {
-    return board.load().catch(() => {});
+  async function reload() {
+    if (!board.loaded) {
+      element.dataset.state = "loading";
+      board.charts.forEach((chart) => chart.say(words.loading));
+    }
+    try {
+      await board.load();
+      serverSaid(200);
+      return true;
+    } catch (error) {
+      serverSaid(Number(error.message) || 0);
+      if (!board.loaded) element.dataset.state = "failed";
+      return false;
+    }
   }
 
   function open() {
@@ -125,7 +137,7 @@
     tell("polling");
     polling = setInterval(async () => {
       if (document.hidden) return;
-      await reload();
+      if (!(await reload())) return;
       refresh(Object.keys(sections));
       if (!source) open();
     }, POLL_MS);
@@ -140,12 +152,15 @@
     refresh(Object.keys(sections));
     tell("ended");
     // Another attempt may have taken over: a page that was not asked for a certain one follows it.
-    if (!("pinned" in element.dataset)) {
-      const response = await fetch(location.href, { headers: { Accept: "text/html" } });
-      const page = new DOMParser().parseFromString(await response.text(), "text/html");
-      const now = page.getElementById("charts");
-      if (now && now.dataset.attempt !== seen) location.reload();
-    }
+    if ("pinned" in element.dataset) return;
+    const response = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
+    const page = new DOMParser().parseFromString((await response?.text()) || "", "text/html");
+    const now = page.getElementById("charts");
+    if (!now || now.dataset.attempt === seen) return;
+    // What somebody has typed on this page is not lost over it.
+    const typed = [...document.querySelectorAll("main input, main textarea")].some((field) => field.value !== field.defaultValue);
+    if (typed) document.getElementById("went-on").hidden = false;
+    else location.reload();
   }
 
   // Browsers open six connections to a host at most; a tab nobody looks at gives its own back.
@@ -154,7 +169,7 @@
       close();
       if (!ended) tell("paused");
     } else if (!ended) {
-      reload().then(open);
+      begin();
       refresh(Object.keys(sections));
     }
   });
@@ -187,9 +202,8 @@
 
   document.getElementById("rank-form")?.addEventListener("change", (event) => event.currentTarget.submit());
 
-  board.load().then(open, () => {
-    board.charts.forEach((chart) => chart.say(words.failed));
-    poll();
-  });
+  const begin = async () => ((await reload()) ? open() : poll());
+  element.querySelector("[data-again]")?.addEventListener("click", begin);
+  begin();
   if (ended) tell("ended");
 })();

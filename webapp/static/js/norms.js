@@ -12,8 +12,6 @@
   const AT_FIRST = 8;
   const DASHES = [undefined, [7, 4], [2, 3], [10, 3, 2, 3], [4, 2, 1, 2]];
   const NEWS_MS = 5000;
-  const body = section.querySelector(".norm-charts");
-  const note = section.querySelector(".nothing-yet");
   const remark = section.querySelector(".remark");
   const list = section.querySelector(".legend");
   const [normPlot, zeroPlot] = section.querySelectorAll(".plot");
@@ -50,16 +48,24 @@
     show();
   }
 
+  // What is there stays when newer does not come.
+  async function attempt() {
+    if (!answer) section.dataset.state = "loading";
+    try {
+      await load();
+    } catch {
+      if (!answer) section.dataset.state = "failed";
+    }
+  }
+
   function follow() {
     if (!seen || document.hidden || timer) return;
-    timer = setTimeout(() => load().catch(() => {}), Math.max(0, NEWS_MS - (Date.now() - loaded)));
+    timer = setTimeout(attempt, Math.max(0, NEWS_MS - (Date.now() - loaded)));
   }
 
   function show() {
     const { groups, step } = answer;
-    section.hidden = false;
-    note.hidden = step.length > 0;
-    body.hidden = !step.length;
+    section.dataset.state = step.length ? "shown" : "empty";
     if (!step.length) return;
     // Evenly through the model, from its first part to its last.
     if (!chosen) {
@@ -273,12 +279,13 @@
     if (!entries.some((entry) => entry.isIntersecting)) return;
     observer.disconnect();
     seen = true;
-    load().catch(() => { note.textContent = words.failed; });
+    attempt();
   }, { rootMargin: "300px" }).observe(section);
+  section.querySelector("[data-again]").addEventListener("click", attempt);
   document.addEventListener("steps", follow);
   document.addEventListener("zoomed", (event) => {
     range = event.detail;
-    if (seen) load().catch(() => {});
+    if (seen) attempt();
   });
   document.addEventListener("visibilitychange", () => !document.hidden && section.dataset.live !== undefined && follow());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {

@@ -106,10 +106,14 @@ document.addEventListener("submit", (event) => {
 });
 window.addEventListener("pageshow", () => document.querySelectorAll("form").forEach((form) => sentAt.delete(form)));
 
-// Whoever is logged out in the middle is told so; parts of the page no longer come.
-document.addEventListener("htmx:responseError", (event) => {
-  if (event.detail.xhr.status === 401) document.getElementById("logged-out").hidden = false;
-});
+// Whoever is logged out in the middle is told so, and whoever is cut off: parts of the page no longer come. What a proxy
+// says for a server that does not answer (502 to 504) is no answer either; `status` is 0 if there was none at all.
+function serverSaid(status) {
+  if (status === 401) document.getElementById("logged-out").hidden = false;
+  document.getElementById("no-answer").hidden = status > 0 && status < 502;
+}
+document.addEventListener("htmx:sendError", () => serverSaid(0));
+document.addEventListener("htmx:beforeOnLoad", (event) => serverSaid(event.detail.xhr.status));
 
 // What is typed into a long form is kept in this tab until it has arrived, and offered again after a login, a reload or a
 // way round. `data-draft` is the button, name=value, with which the server only shows what it was sent.
