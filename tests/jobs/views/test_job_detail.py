@@ -70,7 +70,7 @@ def test_a_job_that_never_made_a_step_has_no_empty_charts_and_results(people: Pe
     assert "No model was exported." not in people.owner.get(f"/jobs/{job.pk}/").text
     services.ask_to_leave(job, Request.CANCEL, actor=None)
     page = people.owner.get(f"/jobs/{job.pk}/").text
-    assert "It made no step." in page and '<div class="charts" hidden>' in page
+    assert "It made no step." in page and '<div class="charts when-shown" hidden>' in page
     for part in ("evaluations", "try", "devices"):
         assert f'<section id="{part}"' not in page, part
 
