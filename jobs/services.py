@@ -173,6 +173,8 @@ def retry(
             start_from = _usable(job).select_for_update(of=("self",)).filter(pk=checkpoint).first()
             if start_from is None:
                 raise Refused({"": _("That checkpoint is no longer there. Please choose another one.")})
+        if start_from is not None:
+            _must_fit(start_from, checked)
         if _source_job(checked) == _source_job(_settings_of(job, previous)):
             model_key = previous.model_key
         else:
@@ -613,6 +615,16 @@ def locked(job: Job) -> tuple[Job, Attempt]:
     if there is None:
         raise Refused({"": _("The job was deleted.")})
     return there, Attempt.objects.select_for_update().filter(job=there).latest("number")
+
+
+def _must_fit(checkpoint: Checkpoint, settings: SettingsGroup) -> None:
+    recipe = registry.recipe(checkpoint.attempt.job.recipe)
+    old = recipe.in_todays_names(checkpoint.attempt.settings)
+    text = _("The checkpoint was made with %(old)s: change it back, or start from the beginning.")
+    if misfits := recipe.misfits(old, settings.model_dump(mode="json")):
+        words = {True: _("on"), False: _("off")}
+        shown = {name: words[old] if isinstance(old, bool) else old for name, old in misfits.items()}
+        raise Refused({name: text % {"old": value} for name, value in shown.items()})
 
 
 def _must_not_be_dry(job: Job) -> None:

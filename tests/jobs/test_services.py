@@ -14,6 +14,7 @@ from jobs import services
 from jobs.models import Artifact, Attempt, Checkpoint, Dataset, Host, Job, JobEvent
 from workers.contract.messages import Request
 from workers.contract.states import ENDED, TRANSITIONS, EndReason, Status
+from workers.recipes import registry
 
 pytestmark = [pytest.mark.django_db, pytest.mark.postgresql_too]
 
@@ -248,6 +249,37 @@ def test_a_retry_from_scratch_and_one_without_a_checkpoint_start_from_nothing(jo
     _put(third, Status.FAILED)
     fourth = services.retry(job, actor=None, settings={}, from_checkpoint=True)
     assert fourth.start_from is not None and fourth.start_from.attempt == attempt
+
+
+def test_a_retry_from_a_checkpoint_keeps_what_its_weights_are_bound_to(job: Job, attempt: Attempt) -> None:
+    _put(attempt, Status.FAILED)
+    _checkpoint(attempt, 10)
+    own: dict[str, Any] = {"model": {"source": "scratch"}}
+    attempt.settings = services.validated(job.recipe, own).model_dump(mode="json")
+    attempt.save(update_fields=["settings"])
+    changed = {"model": {"source": "scratch", "hidden_size": 64, "layers": 1}}
+    with pytest.raises(services.Refused) as refused:
+        services.retry(job, actor=None, settings=changed, from_checkpoint=True)
+    assert set(refused.value.errors) == {"model.hidden_size", "model.layers"}
+    assert refused.value.errors["model.hidden_size"].startswith("The checkpoint was made with 128: change it back")
+    assert Attempt.objects.count() == 1
+    second = services.retry(job, actor=None, settings=changed, from_checkpoint=False)
+    _put(second, Status.FAILED)
+    # The newest attempt has other sizes than the checkpoint of the first, which counts.
+    with pytest.raises(services.Refused):
+        services.retry(job, actor=None, settings=second.settings, from_checkpoint=True)
+    assert services.retry(job, actor=None, settings=own, from_checkpoint=True).start_from is not None
+
+
+def test_what_a_checkpoint_is_bound_to_are_settings_of_the_recipe_as_far_as_they_count() -> None:
+    for recipe in registry.RECIPES.values():
+        dump = recipe.settings().model_dump(mode="json")
+        assert [name for name in recipe.bound if name not in dict(services._dotted(dump))] == []
+    images = registry.recipe("image_classification")
+    resnet, patched = ({"model": {"architecture": "resnet18", "patch": patch}} for patch in (4, 7))
+    assert images.misfits(resnet, patched) == {}
+    vit = {"model": {"architecture": "vit", "patch": 4}}
+    assert images.misfits(vit, {"model": vit["model"] | {"patch": 7}}) == {"model.patch": 4}
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status not in ENDED])

@@ -55,6 +55,9 @@ class Recipe:
     checks: tuple[Check, ...] = ()
     # Values of settings that the form begins with because of the dataset.
     suited: Callable[[DatasetFacts], dict[str, str]] = lambda dataset: {}
+    # Settings (dotted) that stay what they are when an attempt goes on from a checkpoint: with others its weights do not fit,
+    # or mean something else. The trainer finds the rest, such as another vocabulary.
+    bound: tuple[str, ...] = ()
     # How its exported model is tried in the browser, if it can be.
     trial: TrialForm | None = None
 
@@ -64,6 +67,20 @@ class Recipe:
             return self.settings.model_validate(settings).model_dump(mode="json")
         except ValidationError:
             return settings
+
+    def misfits(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+        """The settings because of which a checkpoint that was made with `old` does not fit `new`, with their old values."""
+        return {
+            name: _at(old, name)
+            for name in self.bound
+            if _at(old, name) != _at(new, name) and self._counts(name, old) and self._counts(name, new)
+        }
+
+    def _counts(self, name: str, settings: dict[str, Any]) -> bool:
+        group, _, key = name.partition(".")
+        fields = getattr(self.settings.model_fields[group].annotation, "model_fields", {})
+        other, _, values = str((fields[key].json_schema_extra or {}).get("only") or "").partition("=")
+        return not other or str(_at(settings, f"{group}.{other}")) in values.split(",")
 
     @property
     def has_pretrained(self) -> bool:
@@ -77,6 +94,19 @@ class Recipe:
         return next((one for one in self.presets if one.name == name), self.presets[0] if self.presets else None)
 
 
+def _at(settings: dict[str, Any], name: str) -> Any:
+    group, _, key = name.partition(".")
+    return (settings.get(group) or {}).get(key)
+
+
+# To what the weights of a checkpoint are bound, see `Recipe.bound`.
+_OF_ENCODERS = ("source", "architecture", "hidden_size", "layers", "heads", "vocabulary_size")
+_ENCODER = tuple(f"model.{name}" for name in _OF_ENCODERS)
+_RECURRENT = ("model.cell", "model.hidden_size", "model.layers", "model.bidirectional")
+_NETWORK = tuple(
+    f"model.{name}" for name in ("architecture", "stem", "width", "norm", "patch", "hidden_size", "layers", "heads")
+)
+
 RECIPES: dict[str, Recipe] = {
     "text_classification": Recipe(
         "text_classification",
@@ -85,6 +115,7 @@ RECIPES: dict[str, Recipe] = {
         "workers.recipes.text_classification.task",
         presets=PRESETS,
         checks=CLASSIFICATION,
+        bound=("data.text_column", "data.label_column", *_ENCODER),
         trial=TrialForm("workers.recipes.text_classification.predict", (TrialField("text", "Text"),)),
     ),
     "text_regression": Recipe(
@@ -95,6 +126,7 @@ RECIPES: dict[str, Recipe] = {
         dataset_kind="numbers",
         presets=FOR_NUMBERS,
         checks=CLASSIFICATION,
+        bound=("data.text_column", "data.label_column", "data.normalise", *_ENCODER),
         trial=TrialForm("workers.recipes.text_regression.predict", (TrialField("text", "Text"),)),
     ),
     "token_classification": Recipe(
@@ -105,6 +137,7 @@ RECIPES: dict[str, Recipe] = {
         dataset_kind="tokens",
         presets=FOR_TOKENS,
         checks=TAGS,
+        bound=_ENCODER,
         trial=TrialForm("workers.recipes.token_classification.predict", (TrialField("text", "Text"),)),
     ),
     "sequences": Recipe(
@@ -115,6 +148,7 @@ RECIPES: dict[str, Recipe] = {
         dataset_kind="sequences",
         presets=FOR_SEQUENCES,
         checks=OF_SEQUENCES,
+        bound=("data.goal", "data.normalisation", *_RECURRENT),
         suited=suited_to,
         trial=TrialForm(
             "workers.recipes.sequences.predict", (TrialField("text", "Sequence", kind="numbers", longest=20_000),)
@@ -128,6 +162,7 @@ RECIPES: dict[str, Recipe] = {
         dataset_kind="images",
         presets=FOR_PICTURES,
         checks=OF_PICTURES,
+        bound=("data.size", "data.fit", *_NETWORK),
         trial=TrialForm(
             "workers.recipes.image_classification.predict",
             (TrialField("picture", "Pictures", kind="image"),),
@@ -142,6 +177,7 @@ RECIPES: dict[str, Recipe] = {
         dataset_kind="lines",
         presets=FOR_LINES,
         checks=OF_LINES,
+        bound=("data.height", "data.colour", "model.channels", "model.reduction", *_RECURRENT),
         trial=TrialForm(
             "workers.recipes.text_lines.predict",
             (TrialField("picture", "Pictures", kind="image"),),
