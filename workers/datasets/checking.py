@@ -7,21 +7,20 @@ the second pass writes the splits. So memory grows with the number of rows, not 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from workers.contract.datasets import IMAGES, SPLITS, Reading
 from workers.datasets import numbered, sequences, tagged, texts
-from workers.datasets.findings import Findings, Outcome, Source, Stage
+from workers.datasets.findings import Outcome, Source, Stage, Work
 from workers.datasets.parsing import Unreadable
 
 
-def _pictures(*about: Any) -> None:
+def _pictures(work: Work) -> None:
     """Where Pillow is: on hosts. The web side imports this module, too."""
     try:
         from workers.datasets import pictures
     except ImportError as error:
         raise Unreadable("Pictures can be checked on a host only: %(said)s.", said=str(error)) from None
-    pictures.check(*about)
+    pictures.check(work)
 
 
 # Of each kind of dataset the function that reads, judges, measures and writes it. It may raise Unreadable.
@@ -39,13 +38,14 @@ __all__ = ["Outcome", "Source", "check"]
 
 def check(sources: list[Source], reading: Reading, scratch: Path, target: Path, stage: Stage) -> Outcome:
     """Everything. `scratch` and `target` are folders that exist; `target` gets the splits if the outcome is fit."""
-    findings, outcome = Findings(), Outcome()
+    work = Work(sources, reading, scratch, target, stage)
     try:
-        KINDS[reading.kind](sources, reading, scratch, target, stage, findings, outcome)
+        KINDS[reading.kind](work)
     except Unreadable as error:
-        findings.add("error", error.template, None, **error.values)
+        work.findings.add("error", error.template, None, **error.values)
+    outcome = work.outcome
     if outcome.content_hash:
         written = (target / name for name in (*(f"{split}.jsonl" for split in SPLITS), IMAGES))
         outcome.bytes = sum(path.stat().st_size for path in written if path.exists())
-    outcome.findings = findings.all()
+    outcome.findings = work.findings.all()
     return outcome

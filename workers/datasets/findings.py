@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from workers.contract.datasets import Finding, RowRef
+from workers.contract.datasets import Finding, Reading, RowRef
 from workers.datasets.parsing import BadRow
 
 # Name of the stage, how much of it is done, of how much.
@@ -87,3 +87,19 @@ class Findings:
             for (level, template, _), (values, rows) in self._found.items()
         ]
         return sorted(made, key=lambda finding: order[finding.level])
+
+
+# --- a check ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Work:
+    """What a check reads, where it may write, and what it has found so far. `scratch` and `target` are folders that exist."""
+
+    sources: list[Source]
+    reading: Reading
+    scratch: Path
+    target: Path  # gets the splits if all is fit
+    stage: Stage
+    findings: Findings = field(default_factory=Findings)
+    outcome: Outcome = field(default_factory=Outcome)

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from array import array
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from workers.contract.datasets import Reading
 from workers.datasets import measures
 from workers.datasets import rows as reading_rows
-from workers.datasets.findings import Findings, Outcome, Source, Stage
+from workers.datasets.findings import Source, Work
 from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, Row, problem
 from workers.datasets.rows import unwritable, without
@@ -22,22 +20,14 @@ from workers.datasets.texts import TextRows
 LARGEST = 3.0e38  # of float32
 
 
-def check(
-    sources: list[Source],
-    reading: Reading,
-    scratch: Path,
-    target: Path,
-    stage: Stage,
-    findings: Findings,
-    outcome: Outcome,
-) -> None:
+def check(work: Work) -> None:
     """See checking.py."""
-    reading_rows.check(_Rows(reading, findings, sources), sources, scratch, target, stage, outcome)
+    reading_rows.check(_Rows(work), work)
 
 
 class _Rows(TextRows):
-    def __init__(self, reading: Reading, findings: Findings, sources: list[Source]) -> None:
-        super().__init__(reading, findings, sources)
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
         self.targets = array("d")
 
     def take(self, row: Row, file: int, source: Source, lines: BinaryIO) -> BadRow | None:

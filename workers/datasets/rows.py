@@ -7,14 +7,13 @@ import os
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from workers.contract.datasets import SPLITS, Reading, RowRef
+from workers.contract.datasets import SPLITS, RowRef
 from workers.datasets import measures, parsing, splits, tokens
-from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Source, Stage
+from workers.datasets.findings import MOST_ROWS, Level, Source, Stage, Work
 from workers.datasets.measures import Duplicates, Numbers
 from workers.datasets.parsing import BadRow, Row, printable, problem
 from workers.datasets.splits import OPEN, OUT, set_apart
@@ -23,20 +22,20 @@ from workers.datasets.splits import OPEN, OUT, set_apart
 TOGETHER = 1000
 
 
-def check(rows: Rows, sources: list[Source], scratch: Path, target: Path, stage: Stage, outcome: Outcome) -> None:
+def check(rows: Rows, work: Work) -> None:
     """See checking.py."""
-    findings = rows.findings
+    findings, outcome, scratch, stage = work.findings, work.outcome, work.scratch, work.stage
     try:
         with (scratch / "rows.jsonl").open("wb") as lines:
-            for number, source in enumerate(sources):
+            for number, source in enumerate(work.sources):
                 rows.read(number, source, lines, stage)
     finally:
         outcome.columns = sorted(rows.columns)
-    splits.check_rows(rows.read_rows, rows.count, rows.bad_rows, rows.reading, findings)
+    splits.check_rows(rows.read_rows, rows.count, rows.bad_rows, work.reading, findings)
     if not rows.count or not findings.fit:
         return
     stage("deciding the split", 0, 0)
-    codes = set_apart(np.frombuffer(rows.split_of, np.uint8), rows.strata(), rows.reading)
+    codes = set_apart(np.frombuffer(rows.split_of, np.uint8), rows.strata(), work.reading)
     out = int((codes == OUT).sum())
     if out:
         findings.found_note("Rows of the test split, which are not used: %(count)d.", count=out)
@@ -47,7 +46,7 @@ def check(rows: Rows, sources: list[Source], scratch: Path, target: Path, stage:
         return
     stage("looking for duplicates", 0, 0)
     outcome.statistics = rows.measure(codes)
-    outcome.content_hash, first = splits.write(scratch / "rows.jsonl", codes, target, stage)
+    outcome.content_hash, first = splits.write(scratch / "rows.jsonl", codes, work.target, stage)
     outcome.statistics["samples"] = {
         split: [rows.sample(json.loads(line)) for line in of_split]
         for split, of_split in zip(SPLITS, first, strict=True)
@@ -59,8 +58,9 @@ def check(rows: Rows, sources: list[Source], scratch: Path, target: Path, stage:
 class Rows(ABC):
     """The rows that are right, in order, as numbers; their lines are in the scratch file."""
 
-    def __init__(self, reading: Reading, findings: Findings, sources: list[Source]) -> None:
-        self.reading, self.findings, self.names = reading, findings, [source.name for source in sources]
+    def __init__(self, work: Work) -> None:
+        self.reading, self.findings = work.reading, work.findings
+        self.names = [source.name for source in work.sources]
         self.columns: set[str] = set()
         self.encode = json.JSONEncoder(ensure_ascii=False).encode
         # Hashes of this process: nobody can know which texts have the same.

@@ -12,7 +12,6 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from workers.contract.datasets import SPLITS, Reading, RowRef
 from workers.contract.records import from_json_number
 from workers.datasets import measures, parsing, splits
-from workers.datasets.findings import MOST_ROWS, Findings, Level, Outcome, Source, Stage
+from workers.datasets.findings import MOST_ROWS, Findings, Level, Source, Stage, Work
 from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, Block, Row, Unreadable, printable, problem
 from workers.datasets.splits import DEV, OPEN, OUT, TRAIN, set_apart
@@ -36,19 +35,12 @@ WIDE_FEATURE = "value"  # what the values are called where columns are the time 
 _SAMPLE_STEPS = 12
 
 
-def check(
-    sources: list[Source],
-    reading: Reading,
-    scratch: Path,
-    target: Path,
-    stage: Stage,
-    findings: Findings,
-    outcome: Outcome,
-) -> None:
+def check(work: Work) -> None:
     """See checking.py."""
-    rows = _Rows(reading, findings, [source.name for source in sources])
+    reading, findings, outcome, scratch, stage = work.reading, work.findings, work.outcome, work.scratch, work.stage
+    rows = _Rows(reading, findings, [source.name for source in work.sources])
     try:
-        for number, source in enumerate(sources):
+        for number, source in enumerate(work.sources):
             rows.read(number, source, stage)
     finally:
         outcome.columns = rows.features + ([rows.said] if rows.said else [])
@@ -67,7 +59,7 @@ def check(
             if number % 1000 == 0:
                 stage("writing the splits", number, len(found))
             lines.write(line)
-    outcome.content_hash, first = splits.write(scratch / "rows.jsonl", codes, target, stage)
+    outcome.content_hash, first = splits.write(scratch / "rows.jsonl", codes, work.target, stage)
     outcome.statistics["samples"] = _samples(first)
     outcome.labels = (list(reading.labels) or sorted(found.labels)) if found.labels else []
     outcome.splits = dict(outcome.statistics["rows"])

@@ -9,15 +9,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from workers.contract.datasets import SPLITS, Reading
+from workers.contract.datasets import SPLITS
 from workers.datasets import measures, parsing, tagging
 from workers.datasets import rows as reading_rows
-from workers.datasets.findings import Findings, Outcome, Source, Stage
+from workers.datasets.findings import Source, Work
 from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, Row, Unreadable, printable, problem
 from workers.datasets.rows import Rows, unwritable, without
@@ -32,23 +31,15 @@ SAMPLE_CHARACTERS = 400
 _SCHEMES = {"bio": "BIO", "bioes": "BIOES", "none": "—"}
 
 
-def check(
-    sources: list[Source],
-    reading: Reading,
-    scratch: Path,
-    target: Path,
-    stage: Stage,
-    findings: Findings,
-    outcome: Outcome,
-) -> None:
+def check(work: Work) -> None:
     """See checking.py."""
-    reading_rows.check(_Rows(reading, findings, sources), sources, scratch, target, stage, outcome)
+    reading_rows.check(_Rows(work), work)
 
 
 class _Rows(Rows):
-    def __init__(self, reading: Reading, findings: Findings, sources: list[Source]) -> None:
-        super().__init__(reading, findings, sources)
-        self.tags: dict[str, int] = {tag: i for i, tag in enumerate(reading.labels)}
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self.tags: dict[str, int] = {tag: i for i, tag in enumerate(work.reading.labels)}
         self.tag_hashes = array("q")
         self.outside_only = array("B")
         # Per row how often which tag, and spans of which type, as three columns: the row, what, how often.

@@ -8,16 +8,15 @@ import os
 import re
 from array import array
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from workers.contract.datasets import SPLITS, Reading
+from workers.contract.datasets import SPLITS
 from workers.contract.records import from_json_number, to_json_number
 from workers.datasets import measures, parsing, splits, tokens
 from workers.datasets import rows as reading_rows
-from workers.datasets.findings import Findings, Outcome, Source, Stage
+from workers.datasets.findings import Source, Stage, Work
 from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, Block, Row, Unreadable, printable, problem
 from workers.datasets.rows import Rows, unwritable, without
@@ -32,17 +31,9 @@ _LONGEST_MISSING = len("infinity")
 _MISSING = re.compile(r"(nan|null|none|n/a|na|#n/a|inf|-inf|infinity)", re.IGNORECASE)
 
 
-def check(
-    sources: list[Source],
-    reading: Reading,
-    scratch: Path,
-    target: Path,
-    stage: Stage,
-    findings: Findings,
-    outcome: Outcome,
-) -> None:
+def check(work: Work) -> None:
     """See checking.py."""
-    reading_rows.check(_Rows(reading, findings, sources), sources, scratch, target, stage, outcome)
+    reading_rows.check(_Rows(work), work)
 
 
 class TextRows(Rows):
@@ -93,9 +84,9 @@ class _Rows(TextRows):
     one, which alone says what is right. So there are two ways to store a row, and a test that they store the same.
     """
 
-    def __init__(self, reading: Reading, findings: Findings, sources: list[Source]) -> None:
-        super().__init__(reading, findings, sources)
-        self.labels: dict[str, int] = {label: i for i, label in enumerate(reading.labels)}
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self.labels: dict[str, int] = {label: i for i, label in enumerate(work.reading.labels)}
         # Labels and splits as they were written in rows that were right, so that nobody need look at them again.
         self._label_codes: dict[Any, int] = {}
         self._label_lines: dict[Any, str] = {}
