@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods
 
 from jobs import checks, services
 from jobs.forms import SettingsForm
-from jobs.models import Job
+from jobs.models import Dataset, Job
 from jobs.views.job_new import models_on_offer
 from jobs.views.rows import Asked, attempt_of, job_for, whole_number
 from workers.contract.states import ENDED
@@ -63,6 +63,7 @@ def job_retry(request: Asked, pk: int) -> HttpResponse:
     failed = form.has_errors or bool(errors)
     context = said | {
         "job": job,
+        "newer_dataset": _newer_dataset(job),
         "attempt": attempt,
         "longer": longer,
         "form": form,
@@ -83,6 +84,14 @@ def _check(job: Job, form: SettingsForm, request: Asked) -> dict[str, Any]:
     except services.Refused:
         return checks.judged([], request.POST)
     return checks.judged(checks.findings(job.recipe, checked, job.dataset, job.owner, job), request.POST)
+
+
+def _newer_dataset(job: Job) -> Dataset | None:
+    """A version that its owner may train on and that was not there, or not ready, when the job was submitted."""
+    if job.dataset is None:
+        return None
+    versions = Dataset.objects.ready().visible_to(job.owner).filter(owner=job.dataset.owner_id, name=job.dataset.name)
+    return versions.filter(version__gt=job.dataset.version).order_by("-version").first()
 
 
 def _longer(settings: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from django.test import Client
 
 from jobs import services
 from jobs.forms import SettingsForm
-from jobs.models import Attempt, Checkpoint, Job
+from jobs.models import Attempt, Checkpoint, Dataset, Job
 from tests.jobs.views.conftest import MINE, People
 from workers.contract.states import EndReason, Status
 from workers.recipes.registry import recipe
@@ -194,6 +194,20 @@ def test_when_ranks_differed_one_is_advised_and_what_was_saved_since_they_were_c
     answer = people.owner.get(f"/jobs/{job.pk}/retry/")
     assert [bool(why) for _, why in answer.context["checkpoints"]] == [False, False, False]
     assert answer.context["start"] == str(saved[2].pk)
+
+
+def test_a_newer_version_of_the_dataset_is_said_and_offered_to_a_clone(people: People, failed: Job) -> None:
+    url = f"/jobs/{failed.pk}/retry/"
+    assert "newer version" not in people.owner.get(url).text
+    assert failed.dataset is not None
+    newer = Dataset.objects.get(pk=failed.dataset.pk)
+    newer.pk, newer.version, newer.key, newer.content_hash = None, 2, "datasets/reviews-2", "1" * 64
+    newer.save()
+    page = people.owner.get(url).text
+    assert "has a newer version, 2. All attempts of a job train on the same one, here version 1." in page
+    assert f"?clone={failed.pk}&amp;dataset={newer.pk}" in page
+    cloned = people.owner.get(f"/jobs/new/?clone={failed.pk}&dataset={newer.pk}").text
+    assert f'value="{newer.pk}" selected' in cloned
 
 
 def test_a_checkpoint_of_another_job_is_no_place_to_start(people: People, failed: Job, checkpoint: Checkpoint) -> None:
