@@ -101,7 +101,7 @@ _ENDS: dict[EndReason, _End] = {
         Status.SUCCEEDED, "Finished early on request; the model was evaluated and exported.", False
     ),
     EndReason.CANCELLED: _End(Status.CANCELLED, "Cancelled on request.", False),
-    EndReason.PAUSED: _End(Status.PAUSED, "Paused on request; it can be resumed.", False),
+    EndReason.PAUSED: _End(Status.PAUSED, "Paused on request.", False),
     EndReason.PREEMPTED: _End(Status.PAUSED, "Stopped to make room for a job of higher priority.", False),
     EndReason.DRAINED: _End(Status.PAUSED, "Its host was being shut down; the job goes on by itself.", False),
     EndReason.SUPERSEDED: _End(Status.CANCELLED, "A newer attempt of the same job took its place.", False),
