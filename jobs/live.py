@@ -29,7 +29,7 @@ from jobs.steps.read import records as read_records
 from workers.contract.messages import live_channel
 from workers.contract.records import SPIKE, dumps
 
-COMMENT_S = 15.0  # keeps proxies from closing a quiet stream
+STILL_S = 15.0  # keeps proxies from closing a quiet stream, and tells the page that it is not cut off
 CHANGED_S = 1.0  # partials are refetched at most so often
 # How often a room looks unasked; soon without Redis, or when an end is near.
 LOOK_S, LOOK_SOON_S = 5.0, 1.0
@@ -205,9 +205,9 @@ class Hub:
                     viewer.overrun = False
                     yield message("reset", {})
                 try:
-                    item = await asyncio.wait_for(viewer.queue.get(), COMMENT_S)
+                    item = await asyncio.wait_for(viewer.queue.get(), STILL_S)
                 except asyncio.TimeoutError:
-                    yield b": still here\n\n"
+                    yield message("still", {})
                     continue
                 if item is GONE:
                     return

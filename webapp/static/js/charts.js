@@ -446,7 +446,7 @@ class Board {
       query.set("first", this.range[0]);
       query.set("last", this.range[1]);
     }
-    const response = await fetch(`${this.element.dataset.chart}?${query}`, { headers: { Accept: "application/json" } });
+    const response = await fetch(`${this.element.dataset.chart}?${query}`, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(20000) });
     if (!response.ok) throw new Error(`${response.status}`);
     const answer = await response.json();
     if (asked !== this.asked) return;

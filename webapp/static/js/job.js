@@ -22,6 +22,9 @@
   // Numbers that every step changes need not be fetched as often as the charts move.
   const STEPS_MS = 2000;
   const NORMS_MS = 10000;
+  // The server says something every 15 s. A line that was cut, or a computer that slept, says nothing at all.
+  const SILENCE_MS = 40000;
+  let heardAt = 0;
   let normsShown = 0;
   let stepsShown = 0;
   let later = 0;
@@ -109,6 +112,8 @@
     if (ended || source || document.hidden) return;
     const query = new URLSearchParams({ attempt: element.dataset.attempt, rank: element.dataset.rank, after: board.newest || 0 });
     source = new EventSource(`${element.dataset.live}?${query}`);
+    heardAt = Date.now();
+    for (const name of ["open", "steps", "reset", "changed", "still"]) source.addEventListener(name, () => (heardAt = Date.now()));
     source.addEventListener("open", () => {
       clearInterval(polling);
       polling = 0;
@@ -126,6 +131,12 @@
       poll();
     });
   }
+
+  setInterval(() => {
+    if (!source || Date.now() - heardAt < SILENCE_MS) return;
+    close();
+    begin();
+  }, 5000);
 
   function close() {
     if (source) source.close();

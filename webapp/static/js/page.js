@@ -112,7 +112,7 @@ function serverSaid(status) {
   if (status === 401) document.getElementById("logged-out").hidden = false;
   document.getElementById("no-answer").hidden = status > 0 && status < 502;
 }
-document.addEventListener("htmx:sendError", () => serverSaid(0));
+for (const name of ["htmx:sendError", "htmx:timeout"]) document.addEventListener(name, () => serverSaid(0));
 document.addEventListener("htmx:beforeOnLoad", (event) => serverSaid(event.detail.xhr.status));
 
 // What is typed into a long form is kept in this tab until it has arrived, and offered again after a login, a reload or a
