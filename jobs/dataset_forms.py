@@ -198,6 +198,15 @@ class _DescriptionForm(SplitForm):
         return Reading(**values | {"kind": self.KIND})
 
 
+def _weight_column() -> forms.CharField:
+    return forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Weight column"),
+        help_text=gettext_lazy("A number per row that its loss is multiplied with. Usually none."),
+    )
+
+
 class TextsForm(_DescriptionForm):
     text_column = forms.CharField(
         max_length=100, label=gettext_lazy("Text column"), help_text=gettext_lazy("What the model reads.")
@@ -211,12 +220,7 @@ class TextsForm(_DescriptionForm):
         label=gettext_lazy("Second text column"),
         help_text=gettext_lazy("Of pairs of texts, such as two questions. Usually none."),
     )
-    weight_column = forms.CharField(
-        max_length=100,
-        required=False,
-        label=gettext_lazy("Weight column"),
-        help_text=gettext_lazy("A number per row that its loss is multiplied with. Usually none."),
-    )
+    weight_column = _weight_column()
     template = "datasets/describe_texts.html"
     KIND: ClassVar[Kind] = "texts"
     SHARE_OF = gettext_lazy("Of each label, chosen by the seed, if neither a file nor a column says it.")
@@ -252,7 +256,6 @@ class NumbersForm(TextsForm):
         label=gettext_lazy("Number column"),
         help_text=gettext_lazy("What the model is to say of a text."),
     )
-    weight_column = None  # type: ignore[assignment]  # of texts with labels only
     template = "datasets/describe_numbers.html"
     KIND: ClassVar[Kind] = "numbers"
     SHARE_OF = gettext_lazy("Of all rows, chosen by the seed, if neither a file nor a column says it.")
@@ -261,6 +264,7 @@ class NumbersForm(TextsForm):
         "text_b_column": gettext_lazy("second text"),
         "label_column": gettext_lazy("number"),
         "split_column": gettext_lazy("split"),
+        "weight_column": gettext_lazy("weight"),
     }
 
 
@@ -424,6 +428,7 @@ class TokensForm(_DescriptionForm):
         label=gettext_lazy("Column of the tags"),
         help_text=gettext_lazy("Or of the entities. Numbers are those of the label set."),
     )
+    weight_column = _weight_column()
     template = "datasets/describe_tokens.html"
     KIND = "tokens"
     SHARE_OF = gettext_lazy(
@@ -433,6 +438,7 @@ class TokensForm(_DescriptionForm):
         "tokens_column": gettext_lazy("tokens"),
         "tags_column": gettext_lazy("tags"),
         "split_column": gettext_lazy("split"),
+        "weight_column": gettext_lazy("weight"),
     }
 
     def __init__(self, data: Any = None, *, columns: list[str], reading: Reading) -> None:
@@ -465,7 +471,8 @@ class TokensForm(_DescriptionForm):
         if cleaned.get("tokens_column") and cleaned.get("tokens_column") == cleaned.get("tags_column"):
             self.add_error("tags_column", _("The tags cannot be in the column of the tokens."))
         if cleaned.get("format") == "conll":
-            cleaned["rows_have"] = "lists"
+            # A column of it has something for each token.
+            cleaned["rows_have"], cleaned["weight_column"] = "lists", ""
         return cleaned
 
     def reading(self) -> Reading:

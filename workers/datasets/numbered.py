@@ -32,7 +32,13 @@ class _Rows(TextRows):
 
     def take(self, row: Row, file: int, source: Source, lines: BinaryIO) -> BadRow | None:
         reading, values, number = self.reading, row.values, row.number
-        columns = (reading.text_column, reading.text_b_column, reading.label_column, reading.split_column)
+        columns = (
+            reading.text_column,
+            reading.text_b_column,
+            reading.label_column,
+            reading.weight_column,
+            reading.split_column,
+        )
         if bad := without(row, columns):
             return bad
         texts = self.texts_of(row)
@@ -49,9 +55,14 @@ class _Rows(TextRows):
             return problem("Rows whose number is none: %(count)d.", number, f"{said!r:.60}")
         if not abs(target) <= LARGEST:
             return problem("Rows whose number is not finite, or beyond float32: %(count)d.", number, str(said))
+        weight = self.weight_of_row(row)
+        if isinstance(weight, BadRow):
+            return weight
         split = self.split_of_row(row, source)
         if isinstance(split, BadRow):
             return split
+        if reading.weight_column:
+            self.weights.append(weight)
         self.targets.append(target)
         self.store_texts(text, second, number, file, split)
         self.write(self.written(text, second, target, values), lines)

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from workers.contract.datasets import SPLITS, RowRef
-from workers.datasets import measures, parsing, splits, tokens
+from workers.contract.records import to_json_number
+from workers.datasets import measures, parsing, splits, tokens, weights
 from workers.datasets.findings import MOST_ROWS, Level, Source, Stage, Work
 from workers.datasets.measures import Duplicates, Numbers
 from workers.datasets.parsing import BadRow, Row, printable, problem
@@ -41,11 +42,16 @@ def check(rows: Rows, work: Work) -> None:
         findings.found_note("Rows of the test split, which are not used: %(count)d.", count=out)
     if not splits.check_splits(codes, findings):
         return
+    row_weights = np.frombuffer(rows.weights, np.float64)
+    if len(row_weights):
+        weights.judge(row_weights, codes, rows.refs, findings)
     rows.judge(codes)
     if not findings.fit:
         return
     stage("looking for duplicates", 0, 0)
     outcome.statistics = rows.measure(codes)
+    if len(row_weights):
+        outcome.statistics |= weights.statistics(row_weights, measures.of_splits(codes))
     outcome.content_hash, first = splits.write(scratch / "rows.jsonl", codes, work.target, stage)
     outcome.statistics["samples"] = {
         split: [rows.sample(json.loads(line)) for line in of_split]
@@ -67,6 +73,7 @@ class Rows(ABC):
         self.hashes = array("q")
         self.lengths, self.tokens = array("I"), array("I")
         self.number_of, self.file_of, self.split_of = array("I"), array("B"), array("B")
+        self.weights = array("d")  # empty if no column has them
         self._uncounted: list[str] = []
         self.read_rows = self.bad_rows = 0
 
@@ -150,6 +157,16 @@ class Rows(ABC):
         if code is None:
             return problem("Rows whose split is none of train, dev, test: %(count)d.", row.number, str(word))
         return code
+
+    def weight_of_row(self, row: Row) -> float | BadRow:
+        """1 where no column has them. In `row` it is a number of JSON from here on, whatever the file had."""
+        column = self.reading.weight_column
+        if not column:
+            return 1.0
+        weight = weights.read(row.values[column], row.number)
+        if not isinstance(weight, BadRow):
+            row.values[column] = to_json_number(weight)
+        return weight
 
     def refs(self, indices: Numbers) -> list[RowRef]:
         return [RowRef(file=self.names[self.file_of[i]], row=self.number_of[i]) for i in indices[:MOST_ROWS]]

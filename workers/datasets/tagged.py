@@ -51,7 +51,9 @@ class _Rows(Rows):
 
     def take(self, row: Row, file: int, source: Source, lines: BinaryIO) -> BadRow | None:
         how, values, number = self.reading.tagging, row.values, row.number
-        if bad := without(row, (how.tokens_column, how.tags_column, self.reading.split_column)):
+        if bad := without(
+            row, (how.tokens_column, how.tags_column, self.reading.weight_column, self.reading.split_column)
+        ):
             return bad
         found = self._from_spans(row) if how.layout == "spans" else self._from_lists(row)
         if isinstance(found, BadRow):
@@ -59,9 +61,14 @@ class _Rows(Rows):
         row_tokens, tags = found
         if bad := self._wrong(row_tokens, tags, number):
             return bad
+        weight = self.weight_of_row(row)
+        if isinstance(weight, BadRow):
+            return weight
         split = self.split_of_row(row, source)
         if isinstance(split, BadRow):
             return split
+        if self.reading.weight_column:
+            self.weights.append(weight)
         self._warn(row_tokens, tags, number, source.name)
         self._count(tags)
         self.store(number, file, split, tuple(row_tokens), len(row_tokens), " ".join(row_tokens))

@@ -13,14 +13,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from workers.contract.datasets import SPLITS
-from workers.contract.records import from_json_number, to_json_number
 from workers.datasets import measures, parsing, splits, tokens
 from workers.datasets import rows as reading_rows
 from workers.datasets.findings import Source, Stage, Work
 from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, Block, Row, Unreadable, printable, problem
 from workers.datasets.rows import Rows, unwritable, without
-from workers.datasets.splits import OPEN, TRAIN
+from workers.datasets.splits import OPEN
 
 MOST_LABELS = 1000
 SAMPLE_CHARACTERS = 300
@@ -78,7 +77,7 @@ class TextRows(Rows):
 
 
 class _Rows(TextRows):
-    """28 bytes a row.
+    """28 bytes a row, 36 with weights.
 
     A block is taken at once if all of its rows are plain; else it is halved, and in the end `take` sees them one by
     one, which alone says what is right. So there are two ways to store a row, and a test that they store the same.
@@ -93,7 +92,6 @@ class _Rows(TextRows):
         self._split_codes: dict[str, int] = {}
         self._known_columns: set[tuple[str, ...]] = set()
         self.label_of = array("I")
-        self.weightless = array("B")
 
     # --- the first pass ----------------------------------------------------------------------
 
@@ -176,7 +174,7 @@ class _Rows(TextRows):
         else:
             self.split_of.frombytes(bytes([SPLITS.index(given) if given else OPEN]) * count)
         if numbers is not None:
-            self.weightless.extend(number == 0 for number in numbers)
+            self.weights.extend(numbers)
         return True
 
     def _body(
@@ -266,8 +264,9 @@ class _Rows(TextRows):
                     f"{len(name)}: {name}",
                     limit=200,
                 )
-        if reading.weight_column and (bad := self._weight(values, number, self.names[file])):
-            return bad
+        weight = self.weight_of_row(row)
+        if isinstance(weight, BadRow):
+            return weight
         split = self.split_of_row(row, source)
         if isinstance(split, BadRow):
             return split
@@ -286,7 +285,7 @@ class _Rows(TextRows):
         self.store_texts(text, second, number, file, split)
         self.label_of.append(code)
         if reading.weight_column:
-            self.weightless.append(values[reading.weight_column] == 0)
+            self.weights.append(weight)
         before = tuple(values)
         line = row.line
         if not line or not self._is_kept:
@@ -300,23 +299,6 @@ class _Rows(TextRows):
         lines.write(line + b"\n")
         return None
 
-    def _weight(self, values: dict[str, Any], number: int, name: str) -> BadRow | None:
-        """A NaN stays one: training shows what it does. Fields of tables become numbers."""
-        column = self.reading.weight_column
-        given = values[column]
-        try:
-            value = float(from_json_number(given)) if not isinstance(given, bool) else None
-        except (TypeError, ValueError, OverflowError):
-            value = None
-        if value is None or (math.isfinite(value) and value < 0):
-            return problem("Rows whose weight is no number of 0 or more: %(count)d.", number, str(given))
-        if not math.isfinite(value):
-            self.findings.row(
-                "warning", problem("Rows whose weight is not finite: %(count)d.", number, str(given)), name
-            )
-        values[column] = to_json_number(value)
-        return None
-
     # --- the split, and measuring ------------------------------------------------------------
 
     def strata(self) -> Iterable[Numbers]:
@@ -324,21 +306,11 @@ class _Rows(TextRows):
         return (labels == self.labels[label] for label in sorted(self.labels))
 
     def judge(self, codes: Numbers) -> None:
-        if self.weightless:
-            weightless = np.frombuffer(self.weightless, np.uint8).astype(bool)
-            if weightless[codes == TRAIN].all():
-                self.findings.found_error("All training rows have the weight 0: nothing would be learnt from them.")
-            elif weightless.any():
-                self.findings.found_warning(
-                    "Rows with the weight 0, from which nothing is learnt: %(count)d.",
-                    self.refs(np.flatnonzero(weightless)),
-                    count=int(weightless.sum()),
-                )
         labels = np.frombuffer(self.label_of, np.uint32)
         splits.check_labels(self.labels, labels, codes, self.refs, self.findings)
 
     def measure(self, codes: Numbers) -> dict[str, Any]:
-        labels, of = np.frombuffer(self.label_of, np.uint32), measures.of_splits(codes)
+        labels = np.frombuffer(self.label_of, np.uint32)
         label_counts = measures.counts(labels, codes, self.labels)
         duplicates = self.duplicates(codes, labels)
         if len(duplicates.contradicting):
@@ -347,14 +319,9 @@ class _Rows(TextRows):
                 self.refs(duplicates.contradicting),
                 count=len(duplicates.contradicting),
             )
-        weights = {}
-        if self.weightless:
-            weightless = np.frombuffer(self.weightless, np.uint8).astype(bool)
-            weights["weights"] = {split: {"zero": int(weightless[at].sum())} for split, at in of.items()}
         return {
             **self.sizes(codes),
             "label_counts": label_counts,
-            **weights,
             "duplicates": duplicates.counted,
             "baselines": {"majority": measures.majority(label_counts)},
         }

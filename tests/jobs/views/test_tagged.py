@@ -47,6 +47,7 @@ def test_conll_is_recognised_previewed_and_described(people: People) -> None:
         "B-PER I-PER O O B-LOC I-LOC",
     ):
         assert text in page
+    assert 'name="weight_column"' not in page, "a column of CoNLL has something for each token"
     assert "The tags cannot be in the column" in people.owner.post(url, {**DESCRIBED, "tags_column": "1"}).text
     assert people.owner.post(url, DESCRIBED).status_code == 302
     dataset.refresh_from_db()
@@ -66,7 +67,8 @@ def test_columns_are_guessed_anew_when_the_kind_or_the_format_changes(people: Pe
 def test_entities_by_their_places_are_recognised(people: People) -> None:
     body = b'{"text": "Ann ran", "entities": [{"start": 0, "end": 3, "label": "PER"}]}\n'
     dataset, url = upload(people, body, "x.jsonl")
-    assert '<option value="spans" selected>' in people.owner.get(url).text
+    page = people.owner.get(url).text
+    assert '<option value="spans" selected>' in page and 'name="weight_column"' in page
     form = {**DESCRIBED, "format": "jsonl", "rows_have": "spans", "tokens_column": "text", "tags_column": "entities"}
     assert people.owner.post(url, form).status_code == 302
     dataset.refresh_from_db()

@@ -42,10 +42,11 @@ def test_the_same_file_can_be_texts_with_numbers(people: People) -> None:
     dataset = Dataset.objects.get()
     url = f"/datasets/{dataset.pk}/describe/"
     page = people.owner.post(url, DESCRIBED | {"kind": "numbers", "preview": "1"}).text
-    assert "Number column" in page and 'name="weight_column"' not in page
-    assert people.owner.post(url, DESCRIBED | {"kind": "numbers"}).status_code == 302
+    assert "Number column" in page and 'name="weight_column"' in page and "Label set" not in page
+    assert people.owner.post(url, DESCRIBED | {"kind": "numbers", "weight_column": "score"}).status_code == 302
     dataset.refresh_from_db()
     assert (dataset.state, dataset.kind, dataset.reading["label_column"]) == ("checking", "numbers", "score")
+    assert dataset.reading["weight_column"] == "score"
 
 
 @pytest.fixture

@@ -47,6 +47,18 @@ def test_rows_that_have_no_number_are_named(checked: Any) -> None:  # noqa: F811
     assert left.fit and "Rows with errors that were left out: 5." in found(left)
 
 
+def test_rows_may_have_weights(checked: Any, tmp_path: Path) -> None:  # noqa: F811
+    weighted = NUMBERS.model_copy(update={"weight_column": "more"})
+    outcome = checked(GOOD.replace(",x\n", ",0.5\n") + "a,1,0\nb,2,nan\n", reading=weighted)
+    assert outcome.fit and outcome.statistics["weights"].keys() == {"train", "dev"}
+    assert found(outcome) == {
+        "Rows with the weight 0, from which nothing is learnt: 1.": [42],
+        "Rows whose weight is not finite: 1.": [43],
+    }
+    assert {row["more"] for split in ("train", "dev") for row in lines(tmp_path, split)} == {0.5, 0.0, "nan"}
+    assert found(checked(GOOD, reading=weighted))["Rows whose weight is no number of 0 or more: 40."][:2] == [2, 3]
+
+
 def test_a_number_that_never_changes_teaches_nothing(checked: Any) -> None:  # noqa: F811
     body = "text,score\n" + "".join(f"text {i},1\n" for i in range(20))
     assert "All training rows have the same number: there is nothing to learn." in found(checked(body, reading=NUMBERS))

@@ -157,6 +157,20 @@ def test_rows_are_written_with_what_belongs_to_them_and_counted(checked: Any, tm
     assert checked(GOOD, reading=TAGS).content_hash == checked(GOOD, reading=TAGS).content_hash
 
 
+def test_rows_of_tags_may_have_weights(checked: Any, tmp_path: Path) -> None:  # noqa: F811
+    body = "".join(row(f"李{i}", "B-PER " + "I-PER " * len(str(i)), sure=i % 3) for i in range(40))
+    body += row("他在", "O O", sure=-1) + row("她在", "O O")
+    weighted = TAGS.model_copy(update={"weight_column": "sure", "leave_out": True})
+    outcome = checked(body, reading=weighted)
+    assert outcome.fit and "sure" in outcome.columns
+    said = found(outcome)
+    assert said["Rows whose weight is no number of 0 or more: 1."] == [41]
+    assert said["Rows without the column “sure”: 1."] == [42]
+    zeros = outcome.statistics["weights"]
+    assert zeros["train"]["zero"] + zeros["dev"]["zero"] == 14
+    assert {row["sure"] for row in lines(tmp_path, "train")} == {0.0, 1.0, 2.0}
+
+
 def test_rows_that_cannot_be_learnt_from_are_named(checked: Any) -> None:  # noqa: F811
     bad = (
         row("ab", "O")

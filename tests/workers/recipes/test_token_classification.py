@@ -13,6 +13,7 @@ import pytest
 
 from tests.workers.recipes.examples import EXAMPLES, write_tokens
 from tests.workers.trainer.conftest import Attempt, Ranks, make_attempt
+from tests.workers.trainer.test_loop import InProcess
 from workers.datasets.tagging import Tags
 from workers.recipes.token_classification import metrics
 from workers.recipes.token_classification.baseline import baselines
@@ -160,6 +161,21 @@ def test_one_rank_with_twice_the_batch_does_the_same_as_two_ranks_and_as_two_mic
     assert [sum(both) for both in zip(*counted, strict=True)] == [record["extras"]["counted"] for record in one.steps()]
     f1 = [attempt.events("evaluation")[-1]["metrics"]["f1"] for attempt in (one, two, parts)]
     assert f1 == pytest.approx([f1[0]] * 3, abs=1e-6)
+
+
+def test_a_row_counts_for_its_tokens_times_its_weight(tagged: Path, tmp_path: Path) -> None:
+    weights = {}
+    for split in ("train", "dev"):
+        path = tagged / f"{split}.jsonl"
+        rows = [json.loads(line) | {"weight": i % 3 / 2} for i, line in enumerate(path.read_text().splitlines())]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        weights[split] = np.array([row["weight"] for row in rows])
+    tasks = [
+        InProcess(make_attempt(tmp_path / f"run{i}", tagged, **RECIPE, **changes), **RECIPE, **changes).run.task
+        for i, changes in enumerate(({}, {"data": {"weight_column": "weight"}}))
+    ]
+    assert np.array_equal(tasks[1].weights, tasks[0].weights * weights["train"])
+    assert len(set(tasks[0].weights)) > 1
 
 
 def test_tags_are_learnt_and_the_exported_program_says_them_as_the_evaluation_did(

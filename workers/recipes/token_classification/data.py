@@ -14,7 +14,8 @@ import numpy as np
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.recipes.text_classification import data as of_texts
-from workers.trainer.task import Rows, TrainingFailed
+from workers.recipes.weights import weight_of
+from workers.trainer.task import Floats, Rows, TrainingFailed
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Tagged:
 
     tokens: list[list[str]]
     tags: list[Rows]  # per row the numbers of its tokens' tags
+    weights: Floats
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,20 @@ class Encoded:
         return labels
 
 
-def read(path: Path, names: list[str]) -> Tagged:
+def read(path: Path, names: list[str], weight_column: str | None = None) -> Tagged:
     """The rows of one split. BAD_DATA with the row (from 1) for what is no list, or of another length than the other."""
     index = {name: i for i, name in enumerate(names)}
     rows: list[list[str]] = []
     tags: list[Rows] = []
+    weights: list[float] = []
     try:
         lines = path.open(encoding="utf-8")
     except FileNotFoundError:
         raise TrainingFailed(EndReason.BAD_DATA, Text("The dataset has no %(file)s.", file=path.name)) from None
     with lines:
         for number, line in enumerate(lines, 1):
-            row = _row(line)
+            written = _object(line)
+            row = _row(written)
             if row is None:
                 problem = Text(
                     "row %(row)d of %(file)s has no list “tokens” with a list “tags” of the same length.",
@@ -72,16 +76,23 @@ def read(path: Path, names: list[str]) -> Tagged:
                 raise TrainingFailed(EndReason.BAD_DATA, problem)
             rows.append(row[0])
             tags.append(np.array([index[tag] for tag in row[1]], np.int64))
+            weights.append(weight_of(written, weight_column, {"row": number, "file": path.name}))
     if not rows:
         raise TrainingFailed(EndReason.BAD_DATA, Text("%(file)s has no rows.", file=path.name))
-    return Tagged(rows, tags)
+    return Tagged(rows, tags, np.array(weights, np.float64))
 
 
-def _row(line: str) -> tuple[list[str], list[str]] | None:
+def _object(line: str) -> Any:
     try:
-        row = json.loads(line)
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _row(row: Any) -> tuple[list[str], list[str]] | None:
+    try:
         tokens, tags = row["tokens"], row["tags"]
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
     if not isinstance(tokens, list) or not isinstance(tags, list) or len(tokens) != len(tags) or not tokens:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workers.contract.fields import SettingsGroup, setting
-from workers.contract.training import RecipeSettings
+from workers.contract.training import RecipeSettings, weight_column_setting
 from workers.recipes.text_classification.settings import ModelSettings, RegularisationSettings
 
 
@@ -20,6 +20,7 @@ class DataSettings(SettingsGroup):
         ge=8,
         le=2048,
     )
+    weight_column: str | None = weight_column_setting()
 
 
 class TokenClassificationSettings(RecipeSettings):

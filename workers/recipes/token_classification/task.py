@@ -42,7 +42,8 @@ class TokenClassification:
         self.best_by = "accuracy" if self.tags.scheme == "none" else "f1"
         context.stage("reading data", dataset.name)
         self.read: dict[Split, data.Tagged] = {
-            split: data.read(context.folder.dataset / f"{split}.jsonl", self.tags.names) for split in inputs.SPLITS
+            split: data.read(context.folder.dataset / f"{split}.jsonl", self.tags.names, settings.data.weight_column)
+            for split in inputs.SPLITS
         }
         self.rows: dict[Split, int] = {split: len(found.tokens) for split, found in self.read.items()}
         self.pretrained = model.source(context)
@@ -61,10 +62,11 @@ class TokenClassification:
             split: [row.labels(tags, IGNORED) for row, tags in zip(rows, self.read[split].tags, strict=True)]
             for split, rows in self.encoded.items()
         }
-        # A row counts for as many tokens as carry a tag, so that every token of a batch counts alike.
-        self.weights: Floats = np.array([len(row.at) for row in self.encoded["train"]], np.float64)
-        if not self.weights.any():
+        # A row counts for as many tokens as carry a tag, so that every token of a batch counts alike but for its row's weight.
+        labelled = np.array([len(row.at) for row in self.encoded["train"]], np.float64)
+        if not labelled.any():
             raise TrainingFailed(EndReason.BAD_DATA, Text("No training row has a token that the model can read."))
+        self.weights: Floats = labelled * self.read["train"].weights
         self.lengths: Rows | None = np.array([len(row.ids) for row in self.encoded["train"]])
         # Rows of like length next to each other: less padding in evaluation.
         self.dev_order = np.argsort([len(row.ids) for row in self.encoded["dev"]], kind="stable")
