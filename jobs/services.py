@@ -362,7 +362,8 @@ _LEAVE_AT_ONCE = {Request.CANCEL: EndReason.CANCELLED, Request.PAUSE: EndReason.
 
 
 def ask_to_leave(job: Job, request: Request, *, actor: User | None, actor_name: str = "") -> None:
-    """Cancel, pause or finish. What is still queued ends at once; what runs is told, and the newest request stands."""
+    """Cancel, pause or finish. What is still queued ends at once; what runs is told, and the newest request stands;
+    but none takes a cancellation back."""
     with transaction.atomic():
         job, attempt = locked(job)
         if attempt.status in ENDED:
@@ -371,6 +372,8 @@ def ask_to_leave(job: Job, request: Request, *, actor: User | None, actor_name: 
             _must_not_be_dry(job)
         if attempt.leave == request.value:
             return
+        if attempt.leave == Request.CANCEL:
+            raise Refused({"": _("Its cancellation is asked for already.")})
         if attempt.status not in ON_HOST:
             reason = _LEAVE_AT_ONCE.get(request)
             if reason is None:

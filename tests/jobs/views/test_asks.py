@@ -51,6 +51,16 @@ def test_a_request_is_kept_with_who_asked(people: People, running: Attempt, verb
     assert JobEvent.objects.filter(kind="request", reason=verb, actor=owner).exists()
 
 
+def test_nothing_takes_a_cancellation_back(people: People, running: Attempt) -> None:
+    people.owner.post(f"/jobs/{running.job_id}/pause/")
+    people.owner.post(f"/jobs/{running.job_id}/cancel/")
+    for verb in ("pause", "finish"):
+        answer = people.owner.post(f"/jobs/{running.job_id}/{verb}/", follow=True)
+        assert "Its cancellation is asked for already." in answer.text
+        running.refresh_from_db()
+        assert running.leave == "cancel"
+
+
 def test_a_queued_job_is_cancelled_at_once(people: People, job: Job) -> None:
     answer = people.owner.post(f"/jobs/{job.pk}/cancel/", follow=True)
     job.refresh_from_db()
