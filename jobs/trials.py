@@ -20,6 +20,7 @@ from django.utils.translation import gettext_noop, ngettext
 from jobs import spans, texts, trial_pictures
 from jobs.models import Artifact, Attempt, Job, Trial
 from jobs.services import Refused
+from workers.contract.datasets import MOST_PIXELS
 from workers.contract.trials import PICTURE_BYTES, PICTURES_BYTES, Row, TrialForm, TrialResult, TrialSpec
 from workers.recipes.registry import RECIPES
 
@@ -163,6 +164,7 @@ def part(job: Job, attempt: Attempt) -> dict[str, Any]:
         "try_typed": "",
         "try_each": PICTURE_BYTES,
         "try_most": PICTURES_BYTES,
+        "try_pixels": MOST_PIXELS // 10**6,
         "try_errors": [],
     }
 

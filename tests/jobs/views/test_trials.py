@@ -192,6 +192,7 @@ def test_chosen_pictures_are_asked_one_by_one_and_shown_to_who_asked_only(
     people: People, url: str, of_pictures: Artifact
 ) -> None:
     page = people.owner.get(f"/jobs/{of_pictures.attempt.job_id}/").content.decode()
+    assert "of 8.0 MiB and 64 million pixels each, 16.0 MiB together" in page
     assert (
         'type="file"' in page and 'hx-encoding="multipart/form-data"' in page and 'id="id_try" name="text"' not in page
     )
