@@ -97,6 +97,7 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
         "most_devices": max((len(host.devices) for host in Host.objects.filter(enabled=True)), default=0)
         if status == Status.QUEUED
         else None,
+        "nobody_takes_it": status == Status.QUEUED and not Host.objects.accepting().exists(),
         "held_back": limits.why_it_waits(attempt) if status == Status.QUEUED else "",
         "may": {
             # A request to stop may be asked for again in a stronger form, never in a weaker one.

@@ -4,7 +4,7 @@ import pytest
 from django.utils import timezone
 
 from jobs import services
-from jobs.models import Attempt, Checkpoint, Dataset, Evaluation, Job
+from jobs.models import Attempt, Checkpoint, Dataset, Evaluation, Host, Job
 from jobs.views.job import PARTS
 from tests.browser import seed
 from tests.jobs.views.conftest import MINE, People
@@ -57,6 +57,9 @@ def test_a_queued_job_says_what_it_waits_for(people: People, job: Job, attempt: 
     assert "Waiting for a host with" in people.owner.get(f"/jobs/{job.pk}/").text
     Attempt.objects.filter(pk=attempt.pk).update(devices_per_node=len(host.devices) + 1)
     assert "No host has" in people.owner.get(f"/jobs/{job.pk}/").text
+    for change in ({"draining": True}, {"draining": False, "online": False}):
+        Host.objects.update(**change)
+        assert "No host takes jobs now" in people.owner.get(f"/jobs/{job.pk}/").text
 
 
 def test_a_job_that_never_ran_promises_nothing(people: People, job: Job) -> None:
