@@ -49,7 +49,7 @@ def test_log_in_fill_the_form_wrongly_then_rightly_and_find_the_job_in_the_datab
     assert job.owner == person and job.newest is not None
     assert job.newest.settings["optimizer"]["learning_rate"] == 3e-5
     assert job.newest.settings["training"]["epochs"] == 2
-    expect(page.get_by_text("Waiting for a host with a free device.")).to_be_visible()
+    expect(page.get_by_text("No host takes jobs now")).to_be_visible()
 
 
 def test_points_arrive_on_an_open_page_without_reloading(site: Site, person: User, data: Dataset) -> None:
