@@ -1,17 +1,19 @@
 """A new job: a plain form made from the recipe's settings, blank or filled from a preset, another job or a file.
 
-Every button of the form is a POST to the same address with `do`: submit, dry_run (a few steps of it), fill (with the
-chosen preset), basic or full, check (what would be submitted, and what speaks against it), yaml (the same as a file)."""
+Every button of the form is a POST to the same address with `do`: submit, dry_run (a few steps of it), recipe (another one,
+which takes over what is of no recipe), fill (with the chosen preset), basic or full, check (what would be submitted, and what speaks against it), yaml (the same as a file)."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST
 
@@ -55,6 +57,9 @@ def job_new(request: Asked) -> HttpResponse:
         number = whole_number(data["cloned_from"], 0)
         draft.cloned_from = Job.objects.visible_to(request.user).filter(pk=number).first()
     do = data.get("do") or "submit"
+    if do == "recipe":
+        kept = {"recipe": data.get("other_recipe")} | {key: data.get(key) for key in ("name", "dataset", "tags")}
+        return redirect(reverse("job_new") + "?" + urlencode({key: value for key, value in kept.items() if value}))
     if do in MODES:
         request.session["form_mode"] = do
     form = _form(request, draft, fill=do == "fill")
@@ -146,9 +151,8 @@ def _draft(request: Asked) -> Draft:
         return _as_tried(tried, settings)
     like = asked.get("clone") or asked.get("from")
     if not like:
-        return Draft(
-            _recipe(asked.get("recipe")) if "recipe" in asked else _recipe_for(request, dataset), dataset=dataset
-        )
+        recipe = _recipe(asked.get("recipe")) if "recipe" in asked else _recipe_for(request, dataset)
+        return Draft(recipe, asked.get("name", ""), dataset, tags=asked.get("tags", ""))
     job = job_for(request, whole_number(like, 0))
     if job.newest is None or job.recipe not in RECIPES:
         return Draft(_recipe(None))

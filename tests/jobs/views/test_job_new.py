@@ -331,3 +331,17 @@ def test_the_form_begins_with_what_a_dataset_of_sequences_can_teach(people: Peop
         Dataset.objects.filter(pk=dataset.pk).update(kind="sequences", statistics={"target": target})
         page = people.owner.get(URL, {"dataset": dataset.pk}).text
         assert f"<option selected>{goal}</option>" in page, target
+
+
+def test_another_recipe_takes_over_what_is_of_no_recipe(people: People, dataset: Dataset) -> None:
+    typed = filled(dataset, tags="a, b", do="recipe", other_recipe="text_regression")
+    answer = people.owner.post(URL, typed)
+    assert answer.status_code == 302 and not Job.objects.exists()
+    page = people.owner.get(answer["Location"]).text
+    assert 'name="recipe" value="text_regression"' in page
+    assert 'name="name" value="my job"' in page and 'name="tags" value="a, b"' in page
+    # The dataset would be of another kind.
+    assert f'<option value="{dataset.pk}" selected>' not in page
+    back = people.owner.post(URL, typed | {"other_recipe": "text_classification"})
+    assert f'<option value="{dataset.pk}" selected>' in people.owner.get(back["Location"]).text
+    assert people.owner.post(URL, typed | {"other_recipe": "no such"}, follow=True).status_code == 200

@@ -154,7 +154,7 @@
   async function ask(after) {
     const query = new URLSearchParams({ attempt: section.dataset.attempt });
     if (after) query.set("after", after);
-    const response = await fetch(`${section.dataset.devices}?${query}`, { headers: { Accept: "application/json" } });
+    const response = await fetch(`${section.dataset.devices}?${query}`, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(20000) });
     if (!response.ok) throw new Error(`${response.status}`);
     return (await response.json()).nodes;
   }

@@ -63,7 +63,8 @@
       let restart = false;
       const foldable = old.localName === "details";
       for (const { name } of [...old.attributes]) {
-        if (now.hasAttribute(name) || (foldable && name === "open")) continue;
+        // A button that was pressed (js/page.js) is busy still.
+        if (now.hasAttribute(name) || name === "aria-busy" || (foldable && name === "open")) continue;
         old.removeAttribute(name);
         restart ||= name.startsWith("hx-");
       }

@@ -40,7 +40,7 @@
       query.set("first", range[0]);
       query.set("last", range[1]);
     }
-    const response = await fetch(`${section.dataset.norms}?${query}`, { headers: { Accept: "application/json" } });
+    const response = await fetch(`${section.dataset.norms}?${query}`, { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(20000) });
     if (!response.ok) throw new Error(`${response.status}`);
     const found = await response.json();
     if (mine !== asked) return;

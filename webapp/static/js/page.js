@@ -103,8 +103,15 @@ document.addEventListener("submit", (event) => {
   if (event.defaultPrevented || form.method !== "post" || event.submitter?.value === "yaml") return;
   if (Date.now() - (sentAt.get(form) ?? 0) < PATIENCE_MS) event.preventDefault();
   else sentAt.set(form, Date.now());
+  if (event.defaultPrevented || !event.submitter) return;
+  // Until the next page is here, the button shows that it was pressed.
+  event.submitter.setAttribute("aria-busy", "true");
+  setTimeout(() => event.submitter.removeAttribute("aria-busy"), PATIENCE_MS);
 });
-window.addEventListener("pageshow", () => document.querySelectorAll("form").forEach((form) => sentAt.delete(form)));
+window.addEventListener("pageshow", () => {
+  document.querySelectorAll("form").forEach((form) => sentAt.delete(form));
+  document.querySelectorAll("button[aria-busy]").forEach((button) => button.removeAttribute("aria-busy"));
+});
 
 // Whoever is logged out in the middle is told so, and whoever is cut off: parts of the page no longer come. What a proxy
 // says for a server that does not answer (502 to 504) is no answer either; `status` is 0 if there was none at all.
@@ -134,7 +141,10 @@ document.addEventListener("input", (event) => {
   if (form) keepDraft(form, false);
 });
 document.addEventListener("submit", (event) => {
-  if (!event.defaultPrevented && event.target.matches("form[data-draft]")) keepDraft(event.target, event.submitter?.value !== "yaml");
+  if (event.defaultPrevented || !event.target.matches("form[data-draft]")) return;
+  // Another recipe has other settings; what it shares with this one goes along.
+  if (event.submitter?.value === "recipe") sessionStorage.removeItem(keyOf(event.target));
+  else keepDraft(event.target, event.submitter?.value !== "yaml");
 });
 
 function offerDraft() {
