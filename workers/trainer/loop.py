@@ -17,7 +17,17 @@ from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.contract.training import SpikeAction
 from workers.trainer import checkpoint, gradients
-from workers.trainer.agreement import BAD_GRADIENT, BAD_INPUT, BAD_LOSS, FINE, Word, agree, facts_of, fingerprint
+from workers.trainer.agreement import (
+    BAD_GRADIENT,
+    BAD_INPUT,
+    BAD_LOSS,
+    FINE,
+    Word,
+    agree,
+    facts_of,
+    fingerprint,
+    same_weights,
+)
 from workers.trainer.averaging import WeightAverage
 from workers.trainer.checkpoint import Arrays
 from workers.trainer.clipping import Clipper
@@ -460,10 +470,13 @@ def _no_longer_better(run: Run) -> bool:
 
 
 def _checkpoint(run: Run) -> None:
-    """Write a checkpoint unless there is one of this step; one that is not good is not written."""
+    """Write a checkpoint unless there is one of this step; one that is not good is not written. Rank 0's weights are
+    those of all, so that who finds ranks to differ later can go on from here."""
     progress = run.progress
     if run.checkpoint_at == progress.step:
         return
+    if run.plan["checkpoints_compared"]:
+        same_weights(run.ranks, run.parameters, progress.step)
     run.checkpoint_at = progress.step
     snapshot = snapshot_of(run) if run.ranks.rank == 0 else None
 
