@@ -76,7 +76,7 @@ def test_points_arrive_on_an_open_page_without_reloading(site: Site, person: Use
 
     seed.end(attempt, EndReason.COMPLETED)
     seed.announce(attempt, "status")
-    expect(page.locator("#status")).to_contain_text("Training ran to its planned end.")
+    expect(page.locator("#status")).to_contain_text("Training is complete.")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "ended")
     assert page.evaluate("window.same") is True
 

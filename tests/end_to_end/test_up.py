@@ -95,7 +95,7 @@ def test_ctrl_c_drains_and_the_next_start_goes_on(stack: Stack) -> None:
     assert (attempt.number, attempt.end_reason) == (2, EndReason.COMPLETED), why(attempt)
     assert attempt.start_from is not None and attempt.start_from.step == drained.attempted
     assert attempt.attempted == drained.attempted + 400
-    up.wait_for("succeeded: Training ran to its planned end.")
+    up.wait_for("succeeded: Training is complete.")
     up.stop(signal.SIGTERM)
     assert stack.processes() == {}
 

@@ -96,7 +96,7 @@ class EndReason(Choice):
 
 
 _ENDS: dict[EndReason, _End] = {
-    EndReason.COMPLETED: _End(Status.SUCCEEDED, "Training ran to its planned end.", False),
+    EndReason.COMPLETED: _End(Status.SUCCEEDED, "Training is complete.", False),
     EndReason.FINISHED_EARLY: _End(
         Status.SUCCEEDED, "Finished early on request; the model was evaluated and exported.", False
     ),

@@ -26,8 +26,7 @@ def main(path: str) -> int:
     rank = int(os.environ.get("PADDLE_TRAINER_ID", "0"))
     events = Events(folder.events(rank))
     try:
-        reason = _train(folder, rank, events)
-        end = TrainingFailed(reason, "")
+        end = _train(folder, rank, events)
     except TrainingFailed as failed:
         end = failed
     except Exception as error:  # noqa: BLE001  (each has its reason and its sentence)
@@ -48,7 +47,7 @@ def main(path: str) -> int:
     return 1 if end.reason.status is Status.FAILED and end.reason is not EndReason.TIME_LIMIT else 0
 
 
-def _train(folder: RunFolder, rank: int, events: Events) -> EndReason:
+def _train(folder: RunFolder, rank: int, events: Events) -> TrainingFailed:
     def stage(name: str, detail: str = "") -> None:
         if rank == 0:
             events.say("stage", name=name, detail=detail or None)
@@ -82,7 +81,7 @@ def _train(folder: RunFolder, rank: int, events: Events) -> EndReason:
     if ended_well and rank == 0 and spec.dry_run_steps is None:
         # The others are done: nothing after this needs them, and it may take longer than Gloo waits.
         reason = finish(run, reason)
-    return reason
+    return TrainingFailed(reason, run.stopped_early if reason is EndReason.COMPLETED else "")
 
 
 def explain(error: BaseException, rank: int) -> TrainingFailed:

@@ -100,6 +100,7 @@ class Run:
     progress: Progress = field(default_factory=Progress)
     best_weights: Arrays | None = None  # rank 0 only
     checkpoint_at: int | None = None  # the step of the newest checkpoint
+    stopped_early: str = ""  # why
     began: float = 0.0
 
 
@@ -444,26 +445,29 @@ def _no_longer_better(run: Run) -> bool:
     progress, early = run.progress, run.context.settings.early_stopping
     if early.patience is None or progress.waited < early.patience or progress.evaluated_at != progress.step:
         return False
+    values = {
+        "count": progress.waited,
+        "metric": run.task.best_by,
+        "value": progress.reached,
+        "delta": early.min_delta,
+        "step": progress.best_step,
+    }
+    if progress.reached is None:
+        text = Text("Stopped early: in %(count)d evaluations in a row %(metric)s was NaN.", **values)
+    elif run.task.lower_is_better:
+        text = Text(
+            "Stopped early: in %(count)d evaluations in a row %(metric)s did not fall below %(value).4f by more than "
+            "%(delta)g. The best weights are those of step %(step)d.",
+            **values,
+        )
+    else:
+        text = Text(
+            "Stopped early: in %(count)d evaluations in a row %(metric)s did not rise above %(value).4f by more than "
+            "%(delta)g. The best weights are those of step %(step)d.",
+            **values,
+        )
+    run.stopped_early = text
     if run.ranks.rank == 0:
-        values = {
-            "count": progress.waited,
-            "metric": run.task.best_by,
-            "value": progress.reached,
-            "delta": early.min_delta,
-            "step": progress.best_step,
-        }
-        if run.task.lower_is_better:
-            text = Text(
-                "Stopped early: in %(count)d evaluations in a row %(metric)s did not fall below %(value).4f by more than "
-                "%(delta)g. The best weights are those of step %(step)d.",
-                **values,
-            )
-        else:
-            text = Text(
-                "Stopped early: in %(count)d evaluations in a row %(metric)s did not rise above %(value).4f by more than "
-                "%(delta)g. The best weights are those of step %(step)d.",
-                **values,
-            )
         run.events.say("note", level="info", text=text, step=progress.step)
         print(text, flush=True)
     return True

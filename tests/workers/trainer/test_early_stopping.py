@@ -66,11 +66,20 @@ def test_of_an_error_less_is_better(in_process: Any, results: list[float]) -> No
     assert "accuracy did not fall below 0.4000" in work.attempt.events("note")[-1]["text"]
 
 
+def test_a_metric_that_never_was_a_number_is_no_gain(in_process: Any, results: list[float]) -> None:  # noqa: F811
+    results[:] = [float("nan")] * 3
+    work = in_process(early_stopping={"patience": 3}, **EVERY_STEP)
+    assert work.train() is EndReason.COMPLETED
+    assert work.run.stopped_early == "Stopped early: in 3 evaluations in a row accuracy was NaN."
+
+
 def test_all_ranks_leave_at_the_same_step_and_the_model_is_exported(train: Any) -> None:
     run = train("two", world=2, export=True, early_stopping={"patience": 2, "min_delta": 1.0}, **EVERY_STEP)
     assert run.exit_codes == [0, 0]
     assert [len(run.steps(rank)) for rank in (0, 1)] == [3, 3]
-    assert run.outcome()["end_reason"] == "completed"
+    for rank in (0, 1):
+        outcome = run.outcome(rank)
+        assert outcome["end_reason"] == "completed" and outcome["detail"].startswith("Stopped early: in 2 evaluations")
     assert {line["name"] for line in run.events("artifact")} == {"model", "inference"}
 
 
