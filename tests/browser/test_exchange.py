@@ -67,9 +67,10 @@ def part(name: str) -> Callable[[str, str], bool]:
 def test_news_of_a_job_leave_alone_what_somebody_is_at(site: Site, person: User, data: Dataset) -> None:
     attempt = running(person, data)
     page = site.page(person)
+    held = Held(page, part("status"))
     page.goto(f"/jobs/{attempt.job_id}/")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
-    held = Held(page, part("status"))
+    held.let_go()
     status, pause = page.locator("#status"), page.get_by_role("button", name="Pause")
 
     # With the keyboard: a typed value, the caret in it, and what was opened.
@@ -108,9 +109,10 @@ def test_news_of_a_job_leave_alone_what_somebody_is_at(site: Site, person: User,
 def test_a_button_does_not_become_another_one_under_the_pointer(site: Site, person: User, data: Dataset) -> None:
     attempt = running(person, data)
     page = site.page(person)
+    held = Held(page, part("status"))
     page.goto(f"/jobs/{attempt.job_id}/")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
-    held = Held(page, part("status"))
+    held.let_go()
     pause = page.get_by_role("button", name="Pause").element_handle()
     seed.end(attempt, EndReason.COMPLETED)
     seed.announce(attempt, "status")
@@ -120,7 +122,7 @@ def test_a_button_does_not_become_another_one_under_the_pointer(site: Site, pers
     held.let_go()
     assert pause.evaluate("button => button.isConnected")
     page.mouse.up()
-    expect(page.locator("#status")).to_contain_text("Training ran to its planned end.")
+    expect(page.locator("#status")).to_contain_text("Training is complete.")
     assert not pause.evaluate("button => button.isConnected")
     expect(page.get_by_role("link", name="Clone", exact=True)).to_be_visible()
 
@@ -255,3 +257,47 @@ def test_a_page_without_a_server_says_so_and_catches_up(site: Site, person: User
     expect(page.locator("#no-answer")).to_be_hidden()
     kinds = ("Failed to load resource", "htmx:sendError", "htmx:afterRequest")
     site.complaints[:] = [text for text in site.complaints if not any(kind in text for kind in kinds)]
+
+
+def test_a_stream_that_has_fallen_silent_is_left_for_another(site: Site, person: User, data: Dataset) -> None:
+    attempt = running(person, data)
+    page = site.page(person)
+    page.clock.install()
+    page.goto(f"/jobs/{attempt.job_id}/")
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+    with page.expect_request(lambda request: "/live/" in request.url):
+        page.clock.fast_forward(60_000)
+    news(attempt, 21, 30)
+    expect(page.locator("#charts")).to_have_attribute("data-newest-step", "30")
+
+
+def test_a_search_of_the_log_and_the_rank_that_was_chosen_outlast_its_news(
+    site: Site, person: User, data: Dataset
+) -> None:
+    attempt = running(person, data)
+    for rank in range(2):
+        seed.write_log(attempt, [f"line {number} of rank {rank}" for number in range(60)], rank)
+    page = site.page(person)
+    page.goto(f"/jobs/{attempt.job_id}/")
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
+    log, search = page.locator("#log .log"), page.get_by_role("searchbox")
+    page.get_by_label("Rank", exact=True).select_option("1")
+    expect(log).to_contain_text("line 59 of rank 1")
+    search.fill("not sent yet")
+    seed.write_log(attempt, ["line 60 of rank 1"], 1)
+    seed.announce(attempt, "log")
+    expect(log).to_contain_text("line 60 of rank 1")
+    expect(search).to_have_value("not sent yet")
+    expect(search).to_be_focused()
+
+    # Whoever reads further up is not disturbed by any news, and sees the newest on the way back.
+    log.evaluate("log => log.scrollTo(0, 0)")
+    page.wait_for_timeout(100)
+    seed.write_log(attempt, ["line 61 of rank 1"], 1)
+    seed.announce(attempt, "log")
+    news(attempt, 21, 30)
+    expect(page.locator("#status")).to_contain_text("28 of 980 steps")
+    assert log.evaluate("log => log.scrollTop") == 0
+    expect(log).not_to_contain_text("line 61")
+    log.evaluate("log => log.scrollTo(0, log.scrollHeight)")
+    expect(log).to_contain_text("line 61 of rank 1")

@@ -64,6 +64,11 @@
     if (names.includes("devices")) document.dispatchEvent(new Event("devices"));
   }
 
+  // News that take longer are asked for again.
+  document.addEventListener("htmx:configRequest", ({ detail }) => {
+    if (detail.triggeringEvent?.type === "refresh") detail.timeout = 20000;
+  });
+
   // A log that someone searches, selects in or has scrolled up stays as it is, and follows when they are done.
   const AT_END = 40;
   let behind = false;

@@ -46,9 +46,8 @@
   }
   noteOpened(document);
 
-  function change(target, fragment, outer) {
+  function change(target, fragment, outer, mine) {
     if (!target.isConnected) return;
-    const mine = sent.get(target) || { number: requests, posted: false, values: new Map() };
     // All around it is newer than the answer.
     for (let around = target.parentElement; around; around = around.parentElement) if (changed.get(around) >= mine.number) return;
     changed.set(target, requests);
@@ -155,8 +154,9 @@
       if (style !== "morph" && style !== "morph-outer") return false;
       const outer = style === "morph-outer";
       if (outer && !fragment.firstElementChild) return true;
-      if (down) waiting.set(target, () => change(target, fragment, outer));
-      else change(target, fragment, outer);
+      const mine = sent.get(target) || { number: requests, posted: false, values: new Map() };
+      if (down) waiting.set(target, () => change(target, fragment, outer, mine));
+      else change(target, fragment, outer, mine);
       return true;
     },
   });
