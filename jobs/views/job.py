@@ -25,6 +25,8 @@ from workers.recipes.registry import RECIPES
 EVENTS_SHOWN = 150
 # Training is over then: only a cancellation still counts.
 AFTER_TRAINING = ("looking for the worst dev rows", "exporting")
+# With less than this a host cannot even take an attempt (workers/supervisor/supervise.py keeps as much for its own end).
+FULL_DISK_BYTES = 2**20
 
 
 @require_safe
@@ -84,7 +86,12 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
     trained = attempt.stage in AFTER_TRAINING
     runs = newest and status in ON_HOST and not attempt.leave and not trained
     real = newest and not job.dry_run
+    placements = Placement.objects.filter(attempt=attempt, released_at__isnull=True).select_related("host")
+    unclaimed = [p.host for p in placements if p.claimed_at is None and p.host.disk_total_bytes]
     return {
+        "full_disk": next((host.name for host in unclaimed if host.disk_free_bytes < FULL_DISK_BYTES), "")
+        if status == Status.STARTING
+        else "",
         "health": health_of(attempt),
         "time_limit": life.time_limit(job, attempt),
         "progress": progress_of(attempt, job.dry_run),
@@ -93,7 +100,7 @@ def _status(job: Job, attempt: Attempt) -> dict[str, Any]:
         if attempt.started_at and attempt.ended_at
         else None,
         "reason": reason,
-        "placements": Placement.objects.filter(attempt=attempt, released_at__isnull=True).select_related("host"),
+        "placements": placements,
         "most_devices": max((len(host.devices) for host in Host.objects.filter(enabled=True)), default=0)
         if status == Status.QUEUED
         else None,

@@ -4,7 +4,7 @@ import pytest
 from django.utils import timezone
 
 from jobs import services
-from jobs.models import Attempt, Checkpoint, Dataset, Evaluation, Host, Job
+from jobs.models import Attempt, Checkpoint, Dataset, Evaluation, Host, Job, Placement
 from jobs.views.job import PARTS
 from tests.browser import seed
 from tests.jobs.views.conftest import MINE, People
@@ -60,6 +60,16 @@ def test_a_queued_job_says_what_it_waits_for(people: People, job: Job, attempt: 
     for change in ({"draining": True}, {"draining": False, "online": False}):
         Host.objects.update(**change)
         assert "No host takes jobs now" in people.owner.get(f"/jobs/{job.pk}/").text
+
+
+def test_an_attempt_that_a_full_disk_keeps_from_its_start_says_so(people: People, job: Job, attempt: Attempt) -> None:
+    host = seed.host(disk_total_bytes=2**30, disk_free_bytes=0)
+    services.transition(attempt, Status.STARTING)
+    placement = Placement.objects.create(attempt=attempt, host=host, node=0, device_kind="cpu", devices=[0])
+    assert "The disk of cpu-1 is full." in people.owner.get(f"/jobs/{job.pk}/").text
+    placement.claimed_at = timezone.now()
+    placement.save()
+    assert "The disk of" not in people.owner.get(f"/jobs/{job.pk}/").text
 
 
 def test_a_job_that_never_ran_promises_nothing(people: People, job: Job) -> None:
