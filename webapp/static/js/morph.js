@@ -99,11 +99,12 @@
       const claims = new Map();
       const claimed = new Set();
       const before = [...old.children];
+      const keys = before.map(keyOf);
       let from = 0;
       for (const child of now.children) {
         const key = keyOf(child);
         const same = key
-          ? before.find((one) => !claimed.has(one) && alike(one, child))
+          ? before.find((one, at) => keys[at] === key && !claimed.has(one) && one.nodeName === child.nodeName)
           : before.find((one, at) => at >= from && !claimed.has(one) && one.isEqualNode(child));
         if (!same) continue;
         claims.set(child, same);
