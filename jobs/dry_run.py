@@ -238,6 +238,8 @@ def picture(norms: Norms) -> list[dict[str, Any]]:
             "left": f"{step * i:.1f}",
             "low": low,
             "high": high,
+            # Beside the last bar's upper limit there is no room for its lower one.
+            "says_low": i == 0 or i < len(norms.bars) - 1,
             "count": count,
         }
         for i, (low, high, count) in enumerate(norms.bars)

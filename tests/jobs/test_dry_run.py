@@ -45,6 +45,8 @@ def test_norms_are_told_by_median_ninetieth_percentile_and_greatest() -> None:
     assert norms.median == pytest.approx(1.55) and norms.p90 == pytest.approx(2.71)
     assert sum(count for _, _, count in norms.bars) == 30
     assert norms.bars[0][0] == pytest.approx(0.1) and norms.bars[-1][1] == pytest.approx(3.0)
+    bars = dry_run.picture(norms)
+    assert [bar["says_low"] for bar in bars] == [True] * (len(bars) - 1) + [False], "no limit beside another one"
 
 
 def test_the_suggested_clip_is_the_ninetieth_percentile_rounded_up_and_each_candidate_has_its_share() -> None:
