@@ -41,7 +41,7 @@ msgstr ""
 # Where it stands, what it says, and in which sense if the same word has several. A pair has a plural.
 Text = tuple[str, str | tuple[str, str]] | tuple[str, str, str]
 
-_ONE = {"_", "gettext", "gettext_lazy", "gettext_noop", "Misfit", "Text"}
+_ONE = {"_", "gettext", "gettext_lazy", "gettext_noop", "Misfit", "Text", "Unreadable"}
 _PLURAL = {"ngettext", "ngettext_lazy"}
 # What hosts say in English and the web side looks up: the first argument of these in workers/.
 _SAID_BY_HOSTS = {
