@@ -1,7 +1,7 @@
 """What the trainer's statistics cost: `make bench-trainer`.
 
 Evenkeel's own loop, with all it measures and records in every step, against a bare Paddle loop of the same model, batches,
-clipping, loss scaling, schedule and reduction; against that loop with eight scalars a step written by VisualDL's LogWriter;
+clipping, loss scaling, schedule and exchange between ranks; against that loop with eight scalars a step written by VisualDL's LogWriter;
 and against PaddleNLP's Trainer, which logs every step to VisualDL.
 
 All loops live in one process per rank and take turns, in blocks of some steps, in an order that is shuffled and then reversed;
@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 LONG_MS, MOST_SHARE, MOST_MS, MOST_MEMORY = 100.0, 0.01, 0.2, 0.02
-BLOCK_MS = 400.0
+BLOCK_MS = 200.0
 SECONDS_EACH = 36.0
 MEMORY_STEPS = {"ernie": 25, "ernie-short": 60, "lstm": 150}
 ROOT = Path(__file__).parent.parent
@@ -383,7 +383,7 @@ The peak of a process that runs one of the loops alone (VmHWM), both with the sa
 
 Calls of `numpy()`, `item()`, `tolist()`, `float()`, `int()` and `bool()` on tensors per step, those of the loss scaler included. On a
 GPU each would wait until the device has caught up. The bare loop reads nothing but what Paddle's scaler reads and, with several
-ranks, the reduction.
+ranks, what they tell each other.
 
 {reads_table}
 

@@ -35,7 +35,7 @@ from workers.contract.training import Precision
 from workers.recipes import registry
 from workers.run_folder import RunFolder
 from workers.trainer import gradients, loop
-from workers.trainer.agreement import _EACH, PER_RANK
+from workers.trainer.agreement import Word
 from workers.trainer.memory import Memory
 from workers.trainer.precision import Caster, _cpu_allowed
 from workers.trainer.ranks import Ranks
@@ -148,7 +148,7 @@ class NormKept(paddle.nn.ClipGradByGlobalNorm):  # type: ignore[misc]
 
 def bare(setting: Setting, pause: Callable[[], None], written: Callable[..., None] | None = None) -> None:
     """As Paddle's guides write it: the same model, batches, clipping, loss scaling, schedule and averaging over ranks, and for
-    several ranks one small reduction that is read. Nothing is recorded but what `written` writes."""
+    several ranks one small exchange that is read. Nothing is recorded but what `written` writes."""
     settings, ranks, task = setting.settings, setting.ranks, setting.task
     model = setting.model()
     model.train()
@@ -185,7 +185,7 @@ def bare(setting: Setting, pause: Callable[[], None], written: Callable[..., Non
         optimizer.clear_grad()
         rate.step()
         if ranks.world > 1:
-            ranks.sum(np.zeros(PER_RANK + len(_EACH) * ranks.world))  # as large as Evenkeel's
+            ranks.gather([0.0] * (len(Word._fields) + 1))  # as large as Evenkeel's
         if written:
             written(step, loss, clip.norm, rate.get_lr(), scaler, began, data_s)
 
@@ -432,7 +432,7 @@ def _parts(setting: Setting, arm: str, steps: Callable[[], Any], count: int) -> 
         places = [
             (clip, "_dygraph_clip", "clipping"),
             (rate, "step", "schedule"),
-            (setting.ranks, "sum", "agreement of the ranks"),
+            (setting.ranks, "gather", "agreement of the ranks"),
         ]
     places += [
         (task, "batch", "batch"),

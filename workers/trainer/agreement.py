@@ -1,12 +1,10 @@
-"""The one reduction of a step: what ranks must agree on, and what each says of itself."""
+"""The one exchange of a step: what ranks must agree on, and what each says of itself."""
 
 from __future__ import annotations
 
 import math
 import zlib
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from workers.contract import records
 from workers.contract.messages import Request
@@ -17,9 +15,6 @@ from workers.trainer.ranks import Ranks
 from workers.trainer.task import TrainingFailed
 
 REQUESTS = list(Request)
-# Places in the vector that is summed; after them what each rank says, in the order of `_EACH`.
-LEAVE, CHECKPOINT, LOSS_SUM, WEIGHT_SUM, PER_RANK = range(5)
-_EACH = ("code", "loss", "norm", "applied", "found_inf", "whole_weight", "fingerprint")
 # What must be the same on all ranks, and what it is called. First what explains the rest.
 _SAME = {
     "whole_weight": Text("weight of the batch"),
@@ -62,21 +57,16 @@ def agree(ranks: Ranks, word: Word, whole_weight: float, step: int) -> Agreed:
     """Every rank's word as one. TrainingFailed if they no longer do the same."""
     if ranks.world == 1:
         return Agreed(word.leave, word.checkpoint, word.found_inf, word.loss_sum, word.norm, [word.code], [word.loss])
-    own = np.zeros(PER_RANK + len(_EACH) * ranks.world)
-    own[LEAVE] = 0 if word.leave is None else REQUESTS.index(word.leave) + 1
-    own[CHECKPOINT], own[LOSS_SUM], own[WEIGHT_SUM] = word.checkpoint, word.loss_sum, word.weight
-    own[PER_RANK + ranks.rank :: ranks.world] = (
-        word.code, word.loss, word.norm, word.applied, word.found_inf, whole_weight, word.fingerprint
-    )  # fmt: skip
-    summed = ranks.sum(own)
-    # Lists, not arrays: for a handful of numbers they are several times as fast.
-    each = dict(zip(_EACH, summed[PER_RANK:].reshape(len(_EACH), ranks.world).tolist(), strict=True))
-    _same_everywhere(each, float(summed[WEIGHT_SUM]), step)
+    leave = 0 if word.leave is None else REQUESTS.index(word.leave) + 1
+    words = ranks.gather([leave, *word[1:], whole_weight])
+    each = dict(zip((*Word._fields, "whole_weight"), map(list, zip(*words, strict=True)), strict=True))
+    _same_everywhere(each, sum(each["weight"]), step)
+    first = int(each["leave"][0])
     return Agreed(
-        leave=REQUESTS[int(summed[LEAVE]) - 1] if summed[LEAVE] else None,
-        checkpoint=int(summed[CHECKPOINT]),
+        leave=REQUESTS[first - 1] if first else None,
+        checkpoint=int(each["checkpoint"][0]),
         found_inf=any(each["found_inf"]),
-        loss_sum=float(summed[LOSS_SUM]),
+        loss_sum=sum(each["loss_sum"]),
         norm=each["norm"][0],
         codes=each["code"],
         losses=each["loss"],
@@ -85,9 +75,7 @@ def agree(ranks: Ranks, word: Word, whole_weight: float, step: int) -> Agreed:
 
 def same_weights(ranks: Ranks, parameters: list[Any], step: int) -> None:
     """RanksDiffer if those of one rank are not those of the others, bit by bit."""
-    own = np.zeros(ranks.world)
-    own[ranks.rank] = fingerprint(parameters)
-    each = ranks.sum(own).tolist()
+    each = [own for (own,) in ranks.gather([fingerprint(parameters)])]
     if len(set(each)) > 1:
         raise RanksDiffer("fingerprint", each, step)
 

@@ -13,7 +13,7 @@ from workers.trainer.task import TrainingFailed
 
 
 class StepFacts(NamedTuple):
-    """What all ranks know about a step after the reduction."""
+    """What all ranks know about a step once they have told each other."""
 
     step: int
     loss: float  # over all ranks

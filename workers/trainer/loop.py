@@ -191,7 +191,7 @@ def train(run: Run) -> EndReason:
         loss_sum = _weighted(read[count + len(flag) + len(zeros) :], weights, alike)
         own_mean = loss_sum / (own_weight or 1.0)
 
-        # One reduction per step carries all that ranks must agree on.
+        # One exchange per step carries all that ranks must agree on.
         asked = run.control.read() if ranks.rank == 0 else None
         word = Word(
             leave=asked.leave if asked else None,

@@ -92,6 +92,16 @@ class Ranks:
         result: Floats = tensor.numpy()
         return result
 
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """What each rank has, by rank, in float64; all give as many. Fewer messages than a sum takes, and nothing is added
+        to a NaN."""
+        if self.world == 1:
+            return [values]
+        found = paddle.empty([self.world * len(values)], "float64")
+        distributed.stream.all_gather(found, paddle.to_tensor(values, "float64"))
+        each: list[list[float]] = found.numpy().reshape(self.world, len(values)).tolist()
+        return each
+
     def from_first(self, value: T | None) -> T:
         """Rank 0's `value`, on all."""
         values: list[Any] = [value]

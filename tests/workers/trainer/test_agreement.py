@@ -1,4 +1,4 @@
-"""What ranks conclude from each other's words; the reduction itself is a sum."""
+"""What ranks conclude from each other's words."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ WORD = Word(
 )  # fmt: skip
 
 
-class Vectors:
-    """The same reduction on every rank, one after the other: first all say theirs, then all hear the sum."""
+class Words:
+    """The same exchange on every rank, one after the other: first all say theirs, then all hear everybody's."""
 
     def __init__(self, rank: int, world: int, heard: Any = None) -> None:
         self.rank, self.world, self.heard = rank, world, heard
 
-    def sum(self, values: Any) -> Any:
+    def gather(self, values: list[float]) -> list[list[float]]:
         if self.heard is None:
-            self.heard = values
+            self.heard = np.array(values, np.float64).tolist()
             raise StopIteration
-        return self.heard
+        found: list[list[float]] = self.heard
+        return found
 
 
 def said(*words: Word, whole: float = 12.0) -> list[Agreed | TrainingFailed]:
     """What each rank makes of it."""
     own = []
     for rank, word in enumerate(words):
-        vectors: Any = Vectors(rank, len(words))
+        own_words: Any = Words(rank, len(words))
         with pytest.raises(StopIteration):
-            agree(vectors, word, whole, 7)
-        own.append(vectors.heard)
+            agree(own_words, word, whole, 7)
+        own.append(own_words.heard)
     found: list[Agreed | TrainingFailed] = []
     for rank, word in enumerate(words):
-        heard: Any = Vectors(rank, len(words), np.sum(own, axis=0))
+        heard: Any = Words(rank, len(words), own)
         try:
             found.append(agree(heard, word, whole, 7))
         except TrainingFailed as failed:
