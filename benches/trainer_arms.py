@@ -185,7 +185,7 @@ def bare(setting: Setting, pause: Callable[[], None], written: Callable[..., Non
         optimizer.clear_grad()
         rate.step()
         if ranks.world > 1:
-            ranks.gather([0.0] * (len(Word._fields) + 1))  # as large as Evenkeel's
+            ranks.gather([0.0] * len(Word._fields))  # as large as Evenkeel's
         if written:
             written(step, loss, clip.norm, rate.get_lr(), scaler, began, data_s)
 

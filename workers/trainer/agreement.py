@@ -31,14 +31,16 @@ class Word(NamedTuple):
 
     leave: Request | None  # of rank 0, as is `checkpoint`
     checkpoint: int
-    found_inf: bool
-    applied: int
     loss_sum: float  # of its own samples, weighted
     weight: float
-    norm: float  # of the averaged gradient
     code: int
     loss: float  # the mean of its own samples
-    fingerprint: int = 0  # of its weights; 0: not taken at this step
+    # What must be the same on all ranks: the names in `_SAME`.
+    whole_weight: float  # of the global batch
+    applied: int
+    fingerprint: int  # of its weights; 0: not taken at this step
+    found_inf: bool
+    norm: float  # of the averaged gradient
 
 
 class Agreed(NamedTuple):
@@ -53,23 +55,22 @@ class Agreed(NamedTuple):
     losses: list[float]
 
 
-def agree(ranks: Ranks, word: Word, whole_weight: float, step: int) -> Agreed:
+def agree(ranks: Ranks, word: Word, step: int) -> Agreed:
     """Every rank's word as one. TrainingFailed if they no longer do the same."""
     if ranks.world == 1:
         return Agreed(word.leave, word.checkpoint, word.found_inf, word.loss_sum, word.norm, [word.code], [word.loss])
     leave = 0 if word.leave is None else REQUESTS.index(word.leave) + 1
-    words = ranks.gather([leave, *word[1:], whole_weight])
-    each = dict(zip((*Word._fields, "whole_weight"), map(list, zip(*words, strict=True)), strict=True))
-    _same_everywhere(each, sum(each["weight"]), step)
-    first = int(each["leave"][0])
+    words = ranks.gather([leave, *word[1:]])
+    asked, checkpoint, loss_sums, weights, codes, losses, *same = map(list, zip(*words, strict=True))
+    _same_everywhere(same, sum(weights), step)
     return Agreed(
-        leave=REQUESTS[first - 1] if first else None,
-        checkpoint=int(each["checkpoint"][0]),
-        found_inf=any(each["found_inf"]),
-        loss_sum=sum(each["loss_sum"]),
-        norm=each["norm"][0],
-        codes=each["code"],
-        losses=each["loss"],
+        leave=REQUESTS[int(asked[0]) - 1] if asked[0] else None,
+        checkpoint=int(checkpoint[0]),
+        found_inf=any(same[-2]),
+        loss_sum=sum(loss_sums),
+        norm=same[-1][0],
+        codes=codes,
+        losses=losses,
     )
 
 
@@ -146,14 +147,15 @@ class RanksDiffer(TrainingFailed):
         )
 
 
-def _same_everywhere(each: dict[str, list[float]], weight_sum: float, step: int) -> None:
-    for what in _SAME:
-        first, *rest = each[what]
+def _same_everywhere(same: list[list[float]], weight_sum: float, step: int) -> None:
+    """`same`: of each of `_SAME`, what the ranks have."""
+    for what, values in zip(_SAME, same, strict=True):
+        first, *rest = values
         for value in rest:
             # Equal, or both not finite, in nearly every step.
             if value != first and not _alike(value, first):
-                raise RanksDiffer(what, each[what], step)
-    whole = each["whole_weight"][0]
+                raise RanksDiffer(what, values, step)
+    whole = same[0][0]
     if not _alike(weight_sum, whole):
         raise TrainingFailed(
             EndReason.RANKS_DIFFER,

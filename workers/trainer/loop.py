@@ -196,16 +196,17 @@ def train(run: Run) -> EndReason:
         word = Word(
             leave=asked.leave if asked else None,
             checkpoint=asked.checkpoint if asked else 0,
-            found_inf=overflow or not math.isfinite(norm),
-            applied=progress.applied,
             loss_sum=loss_sum,
             weight=own_weight,
-            norm=norm,
             code=_code(bad_input, loss_sum, own_norm),
             loss=own_mean,
+            whole_weight=whole_weight,
+            applied=progress.applied,
             fingerprint=fingerprint(parameters) if compared and step % compared == 0 else 0,
+            found_inf=overflow or not math.isfinite(norm),
+            norm=norm,
         )
-        agreed = agree(ranks, word, whole_weight, step)
+        agreed = agree(ranks, word, step)
         facts = facts_of(agreed, step, whole_weight, scale)
         leave, found_inf = agreed.leave, agreed.found_inf
         spike = run.spikes.check(facts.loss, agreed.norm) if facts.skipped is None else None

@@ -98,7 +98,7 @@ class Ranks:
         if self.world == 1:
             return [values]
         found = paddle.empty([self.world * len(values)], "float64")
-        distributed.stream.all_gather(found, paddle.to_tensor(values, "float64"))
+        distributed.stream.all_gather(found, paddle.to_tensor(np.array(values, np.float64)))
         each: list[list[float]] = found.numpy().reshape(self.world, len(values)).tolist()
         return each
 

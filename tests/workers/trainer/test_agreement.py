@@ -13,7 +13,8 @@ from workers.trainer.agreement import Agreed, Word, agree
 from workers.trainer.task import TrainingFailed
 
 WORD = Word(
-    leave=None, checkpoint=0, found_inf=False, applied=5, loss_sum=2.0, weight=4.0, norm=0.25, code=0, loss=0.5, fingerprint=9
+    leave=None, checkpoint=0, loss_sum=2.0, weight=4.0, code=0, loss=0.5,
+    whole_weight=12.0, applied=5, fingerprint=9, found_inf=False, norm=0.25,
 )  # fmt: skip
 
 
@@ -31,19 +32,19 @@ class Words:
         return found
 
 
-def said(*words: Word, whole: float = 12.0) -> list[Agreed | TrainingFailed]:
+def said(*words: Word) -> list[Agreed | TrainingFailed]:
     """What each rank makes of it."""
     own = []
     for rank, word in enumerate(words):
         own_words: Any = Words(rank, len(words))
         with pytest.raises(StopIteration):
-            agree(own_words, word, whole, 7)
+            agree(own_words, word, 7)
         own.append(own_words.heard)
     found: list[Agreed | TrainingFailed] = []
     for rank, word in enumerate(words):
         heard: Any = Words(rank, len(words), own)
         try:
-            found.append(agree(heard, word, whole, 7))
+            found.append(agree(heard, word, 7))
         except TrainingFailed as failed:
             found.append(failed)
     return found
@@ -83,7 +84,7 @@ def test_checksums_that_are_nearly_equal_differ_all_the_same() -> None:
 
 
 def test_of_two_that_differ_neither_is_accused_and_of_three_all_notice() -> None:
-    for failed in said(WORD, WORD._replace(norm=0.5), whole=8.0):
+    for failed in said(*(word._replace(whole_weight=8.0) for word in (WORD, WORD._replace(norm=0.5)))):
         assert isinstance(failed, TrainingFailed) and failed.rank is None
         assert "one of them computed" in failed.detail
     # The second is the mean of all: it alone would see no difference to that.
