@@ -110,7 +110,7 @@ NAMES = {
     "BERT", "RoBERTa", "ELECTRA", "Adam", "SGD", "LSTM", "GRU", "DropPath", "Jozefowicz", "softmax", "matmul", "layer", "bias", "chnsenticorp",
     "ImageNet", "ResNet", "ViT", "Vision", "Mixup", "mixup", "Zhang", "Zhong", "CRNN", "Shi", "CTC", "BatchNorm", "GroupNorm", "PaddleOCR", "paddle", "vision",
     "zip", "tar", "gz",
-    "CSV", "TSV", "Lines", "Parquet", "VisualDL", "jsonl", "manage", "py", "export", "format", "parquet",
+    "CSV", "TSV", "CoNLL", "Lines", "Parquet", "VisualDL", "jsonl", "manage", "py", "export", "format", "parquet",
     # What hosts and their Python say of themselves, and the labels of the seeded rows.
     "Example", "Debian", "GNU", "Linux", "bookworm", "amd", "Python", "NumPy", "OMP", "NUM", "THREADS",
     "negative", "positive",

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-import time
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from workers.contract.states import ENDED, EndReason, Status
 
 LOOK_S = 1.0
 # The exit status; that of a job that failed is 1.
-REFUSED = 2
+REFUSED, INTERRUPTED = 2, 130
 
 
 class Command(BaseCommand):
@@ -59,12 +60,9 @@ class Command(BaseCommand):
             raise CommandError("\n".join(lines), returncode=REFUSED) from None
         self.stderr.write(f"{'Dry run' if job.dry_run else 'Job'} {job.pk} “{job.name}” is queued.")
         wait = options["wait"] or job.dry_run
-        if wait:
-            try:
-                self.wait(job)
-            except KeyboardInterrupt:
-                self.stderr.write(f"Not waiting any longer; job {job.pk} goes on.")
-                raise SystemExit(130) from None
+        if wait and not self.wait(job):
+            self.stderr.write(f"Not waiting any longer; job {job.pk} goes on.")
+            raise SystemExit(INTERRUPTED)
         if options["json"]:
             self.stdout.write(json.dumps(summary(job), ensure_ascii=False))
         elif not wait:
@@ -74,8 +72,18 @@ class Command(BaseCommand):
         if wait and job.status != Status.SUCCEEDED:
             raise SystemExit(1)
 
-    def wait(self, job: Job) -> None:
-        """Until it has ended and all its records are here. A drained job has not ended: its next attempt is waited for."""
+    def wait(self, job: Job) -> bool:
+        """Until it has ended and all its records are here; a drained job has not ended: its next attempt is waited for.
+        False as soon as Ctrl-C says so."""
+        # An exception in the middle of a query would be the database's, or nobody's.
+        interrupted = threading.Event()
+        before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+        try:
+            return self._wait(job, interrupted)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _wait(self, job: Job, interrupted: threading.Event) -> bool:
         console = Console(job)
         while True:
             for line in console.lines():
@@ -85,8 +93,9 @@ class Command(BaseCommand):
             job.refresh_from_db()
             newest = job.newest
             if newest is not None and is_over(newest):
-                return
-            time.sleep(LOOK_S)
+                return True
+            if interrupted.wait(LOOK_S):
+                return False
 
 
 def is_over(attempt: Attempt) -> bool:

@@ -65,9 +65,9 @@ def test_sigkill_at_full_speed_loses_no_record(tmp_path: Path) -> None:
         writer.wait()
         with counter.open("r+b") as file, mmap.mmap(file.fileno(), 8) as shared:
             (returned,) = struct.unpack("<q", shared[:8])
-        content = spool.read_bytes()
-        assert content.endswith(b"\n")
-        steps = [records.decode(line)["step"] for line in content.splitlines()]
+        # A write may be killed in the middle, where its line crosses two pages: that one was never called written.
+        whole, _, _ = spool.read_bytes().rpartition(b"\n")
+        steps = [records.decode(line)["step"] for line in whole.splitlines()]
         assert steps == list(range(1, len(steps) + 1))
         assert returned <= len(steps) <= returned + 1
 
