@@ -197,7 +197,7 @@ def _form(request: Asked, draft: Draft, *, fill: bool) -> SettingsForm:
     )
     facts = checks.of_dataset(_dataset(request, draft))
     if data is None and draft.settings is None and facts is not None:
-        for name, value in draft.recipe.suited(facts).items():
+        for name, value in draft.recipe.suited_to(facts).items():
             if (found := form.field(name)) is not None:
                 found.value = value
     return form

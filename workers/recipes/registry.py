@@ -53,13 +53,18 @@ class Recipe:
     presets: tuple[Preset, ...] = ()
     # Checks across fields, run at submission.
     checks: tuple[Check, ...] = ()
-    # Values of settings that the form begins with because of the dataset.
+    # Values of settings that the form begins with because of the dataset, beside those that all recipes take from it.
     suited: Callable[[DatasetFacts], dict[str, str]] = lambda dataset: {}
     # Settings (dotted) that stay what they are when an attempt goes on from a checkpoint: with others its weights do not fit,
     # or mean something else. The trainer finds the rest, such as another vocabulary.
     bound: tuple[str, ...] = ()
     # How its exported model is tried in the browser, if it can be.
     trial: TrialForm | None = None
+
+    def suited_to(self, dataset: DatasetFacts) -> dict[str, str]:
+        """Values of settings that the form begins with because of the dataset; who checked weights wants them to count."""
+        weights = {"data.weight_column": dataset.weight_column} if dataset.weight_column else {}
+        return weights | self.suited(dataset)
 
     def in_todays_names(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Settings that an earlier version stored, as this one would have: with the defaults of what it did not know."""

@@ -333,6 +333,15 @@ def test_the_form_begins_with_what_a_dataset_of_sequences_can_teach(people: Peop
         assert f"<option selected>{goal}</option>" in page, target
 
 
+def test_the_form_begins_with_the_weights_that_were_checked_with_the_dataset(people: People, dataset: Dataset) -> None:
+    page = people.owner.get(f"{URL}?dataset={dataset.pk}&mode=full").text
+    assert 'name="data.weight_column" value=""' in page
+    dataset.reading, dataset.columns = {"weight_column": "trust"}, ["text", "label", "trust"]
+    dataset.save()
+    page = people.owner.get(f"{URL}?dataset={dataset.pk}&mode=full").text
+    assert 'name="data.weight_column" value="trust"' in page
+
+
 def test_another_recipe_takes_over_what_is_of_no_recipe(people: People, dataset: Dataset) -> None:
     typed = filled(dataset, tags="a, b", do="recipe", other_recipe="text_regression")
     answer = people.owner.post(URL, typed)
