@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import paddle
 from paddle import _C_ops
@@ -21,10 +20,10 @@ _clip_: Any = vars(_C_ops)["clip_"]
 _SMALLEST = 1e-30
 
 
-@dataclass(frozen=True)
-class Gradients:
+class Gradients(NamedTuple):
     tensors: list[Any]  # the very ones that the optimizer will read
     numbers: list[int]  # which of the parameters each belongs to
+    half: bool = False  # whether some are in half precision
 
 
 def dense(model: Any) -> None:
@@ -37,7 +36,8 @@ def dense(model: Any) -> None:
 def of(parameters: list[Any]) -> Gradients:
     """The gradients of those parameters that have one."""
     half, brain, single = _grads_lists(parameters)
-    if half or brain:  # level O2 without master gradients, on a GPU
+    in_half = bool(half or brain)  # level O2 without master gradients, on a GPU
+    if in_half:
         single = [parameter.grad for parameter in parameters if parameter.grad is not None]
     for tensor in single:
         if tensor.is_selected_rows():
@@ -45,17 +45,14 @@ def of(parameters: list[Any]) -> Gradients:
     numbers = list(range(len(parameters)))
     if len(single) < len(parameters):
         numbers = [i for i in numbers if parameters[i].grad is not None]
-    return Gradients(single, numbers)
+    return Gradients(single, numbers, in_half)
 
 
 def squares(gradients: Gradients) -> list[Any]:
     """Squared L2 norm of each gradient, [1], float32, still on the device."""
     with paddle.no_grad():
-        return [_squared_l2_norm(_single(tensor)) for tensor in gradients.tensors]
-
-
-def _single(tensor: Any) -> Any:
-    return tensor if tensor.dtype == paddle.float32 else tensor.astype("float32")
+        tensors = [tensor.astype("float32") for tensor in gradients.tensors] if gradients.half else gradients.tensors
+        return [_squared_l2_norm(tensor) for tensor in tensors]
 
 
 def norms(gradients: Gradients, squares: list[float]) -> Norms:

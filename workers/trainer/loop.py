@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from operator import mul
 from typing import Any
 
@@ -336,8 +337,14 @@ def _seed(share: np.float32, weight: Floats, alike: bool) -> Any:
     """What the backward pass of a micro-batch begins with, float32 [n]. Where all rows count alike, as in most jobs, nothing
     is copied to the device."""
     if alike:
-        return paddle.full([len(weight)], float(share), "float32")
+        return _same_seed(len(weight), float(share))
     return paddle.to_tensor(share * weight.astype(np.float32))
+
+
+@lru_cache(maxsize=8)
+def _same_seed(count: int, share: float) -> Any:
+    """Made once for many steps: a backward pass begins with a copy."""
+    return paddle.full([count], share, "float32")
 
 
 def _weighted(losses: list[float], weights: list[Floats], alike: bool) -> float:

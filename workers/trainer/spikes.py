@@ -36,7 +36,7 @@ class Window:
         self.seen += 1
 
     def mean(self) -> float:
-        return math.fsum(self.values) / len(self.values)
+        return sum(self.values) / len(self.values)
 
     def deviation(self, mean: float) -> float:
         count = len(self.values)
