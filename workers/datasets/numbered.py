@@ -55,16 +55,11 @@ class _Rows(TextRows):
             return problem("Rows whose number is none: %(count)d.", number, f"{said!r:.60}")
         if not abs(target) <= LARGEST:
             return problem("Rows whose number is not finite, or beyond float32: %(count)d.", number, str(said))
-        weight = self.weight_of_row(row)
-        if isinstance(weight, BadRow):
-            return weight
-        split = self.split_of_row(row, source)
-        if isinstance(split, BadRow):
-            return split
-        if reading.weight_column:
-            self.weights.append(weight)
+        place = self.place(row, file, source)
+        if isinstance(place, BadRow):
+            return place
         self.targets.append(target)
-        self.store_texts(text, second, number, file, split)
+        self.store_texts(place, text, second)
         self.write(self.written(text, second, target, values), lines)
         return None
 

@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,15 @@ def check(rows: Rows, work: Work) -> None:
     }
     outcome.labels = rows.label_set()
     outcome.splits = dict(outcome.statistics["rows"])
+
+
+class Place(NamedTuple):
+    """Where a row stands, where it goes, and what it counts for."""
+
+    file: int
+    number: int
+    split: int
+    weight: float
 
 
 class Rows(ABC):
@@ -124,13 +133,15 @@ class Rows(ABC):
             level: Level = "warning" if self.reading.leave_out else "error"
             self.findings.row(level, bad, source.name)
 
-    def store(self, number: int, file: int, split: int, value: Any, length: int, text: str) -> None:
+    def store(self, place: Place, value: Any, length: int, text: str) -> None:
         """`value`: what makes two rows the same; `text`: its tokens are counted."""
         self.hashes.append(hash(value))
         self.lengths.append(length)
-        self.number_of.append(number)
-        self.file_of.append(file)
-        self.split_of.append(split)
+        self.number_of.append(place.number)
+        self.file_of.append(place.file)
+        self.split_of.append(place.split)
+        if self.reading.weight_column:
+            self.weights.append(place.weight)
         self._uncounted.append(text)
         if len(self._uncounted) >= TOGETHER:
             self.count_tokens()
@@ -145,7 +156,14 @@ class Rows(ABC):
             self.columns.update(map(printable, written))
         lines.write(self.encode(written).encode("utf-8", "replace") + b"\n")
 
-    def split_of_row(self, row: Row, source: Source) -> int | BadRow:
+    def place(self, row: Row, file: int, source: Source) -> Place | BadRow:
+        weight = self._weight_of_row(row)
+        if isinstance(weight, BadRow):
+            return weight
+        split = self._split_of_row(row, source)
+        return split if isinstance(split, BadRow) else Place(file, row.number, split, weight)
+
+    def _split_of_row(self, row: Row, source: Source) -> int | BadRow:
         if source.split:
             return SPLITS.index(source.split)
         if not self.reading.split_column:
@@ -158,7 +176,7 @@ class Rows(ABC):
             return problem("Rows whose split is none of train, dev, test: %(count)d.", row.number, str(word))
         return code
 
-    def weight_of_row(self, row: Row) -> float | BadRow:
+    def _weight_of_row(self, row: Row) -> float | BadRow:
         """1 where no column has them. In `row` it is a number of JSON from here on, whatever the file had."""
         column = self.reading.weight_column
         if not column:

@@ -61,17 +61,12 @@ class _Rows(Rows):
         row_tokens, tags = found
         if bad := self._wrong(row_tokens, tags, number):
             return bad
-        weight = self.weight_of_row(row)
-        if isinstance(weight, BadRow):
-            return weight
-        split = self.split_of_row(row, source)
-        if isinstance(split, BadRow):
-            return split
-        if self.reading.weight_column:
-            self.weights.append(weight)
+        place = self.place(row, file, source)
+        if isinstance(place, BadRow):
+            return place
         self._warn(row_tokens, tags, number, source.name)
         self._count(tags)
-        self.store(number, file, split, tuple(row_tokens), len(row_tokens), " ".join(row_tokens))
+        self.store(place, tuple(row_tokens), len(row_tokens), " ".join(row_tokens))
         chosen = {how.tokens_column, how.tags_column, "tokens", "tags"}
         rest = {name: value for name, value in values.items() if name not in chosen}
         self.write({"tokens": row_tokens, "tags": tags, **({} if self.reading.format == "conll" else rest)}, lines)

@@ -18,7 +18,7 @@ from workers.datasets import rows as reading_rows
 from workers.datasets.findings import Source, Stage, Work
 from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, Block, Row, Unreadable, printable, problem
-from workers.datasets.rows import Rows, unwritable, without
+from workers.datasets.rows import Place, Rows, unwritable, without
 from workers.datasets.splits import OPEN
 
 MOST_LABELS = 1000
@@ -53,10 +53,10 @@ class TextRows(Rows):
                 return problem("Rows with an empty second text: %(count)d.", number)
         return text, second
 
-    def store_texts(self, text: str, second: str, number: int, file: int, split: int) -> None:
+    def store_texts(self, place: Place, text: str, second: str) -> None:
         # A mark between two texts is one token, as is any plain character.
         both = f"{text}.{second}" if second else text
-        self.store(number, file, split, (text, second) if second else text, len(text) + len(second), both)
+        self.store(place, (text, second) if second else text, len(text) + len(second), both)
 
     @property
     def chosen(self) -> set[str]:
@@ -264,15 +264,12 @@ class _Rows(TextRows):
                     f"{len(name)}: {name}",
                     limit=200,
                 )
-        weight = self.weight_of_row(row)
-        if isinstance(weight, BadRow):
-            return weight
-        split = self.split_of_row(row, source)
-        if isinstance(split, BadRow):
-            return split
+        place = self.place(row, file, source)
+        if isinstance(place, BadRow):
+            return place
         said = values.get(reading.split_column)
         if isinstance(said, str) and not source.split and len(self._split_codes) < MOST_LABELS:
-            self._split_codes[said] = split
+            self._split_codes[said] = place.split
         label_is_missing = _MISSING.fullmatch(name.strip())
         if label_is_missing or _MISSING.fullmatch(text.strip()) or _MISSING.fullmatch(second.strip()):
             bad = problem("Rows whose text or label looks like a missing value: %(count)d.", number, f"{text} → {name}")
@@ -282,10 +279,8 @@ class _Rows(TextRows):
             # Of a table as it was in the file, with spaces around it.
             self._label_codes[label] = code
             self._label_lines[label] = json.encoder.encode_basestring(name)
-        self.store_texts(text, second, number, file, split)
+        self.store_texts(place, text, second)
         self.label_of.append(code)
-        if reading.weight_column:
-            self.weights.append(weight)
         before = tuple(values)
         line = row.line
         if not line or not self._is_kept:

@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from workers.contract.datasets import RowRef
 from workers.contract.records import from_json_number
 from workers.datasets import splits
 from workers.datasets.findings import Findings
+from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, problem
-
-Numbers = npt.NDArray[Any]
 
 
 def read(given: Any, number: int) -> float | BadRow:
