@@ -149,6 +149,8 @@ class _Rows(TextRows):
             # KeyError: a label or a split that is new, or worth a word each time.
             label_codes = list(map(self._label_codes.__getitem__, labels))
             split_codes = list(map(self._split_codes.__getitem__, said)) if said and not given else None
+            if weights is not None and block.objects and str in map(type, weights):
+                return False  # a number in quotes, or a NaN
             numbers = _plain_weights(weights) if weights is not None else None
             token_counts = tokens.count(texts)
             if seconds:
@@ -264,9 +266,12 @@ class _Rows(TextRows):
                     f"{len(name)}: {name}",
                     limit=200,
                 )
+        weight = values.get(reading.weight_column)
         place = self.place(row, file, source)
         if isinstance(place, BadRow):
             return place
+        # What is no number of JSON, such as "2", becomes one.
+        as_it_was = self._is_kept and (not isinstance(weight, str) or weight == values[reading.weight_column])
         said = values.get(reading.split_column)
         if isinstance(said, str) and not source.split and len(self._split_codes) < MOST_LABELS:
             self._split_codes[said] = place.split
@@ -283,7 +288,7 @@ class _Rows(TextRows):
         self.label_of.append(code)
         before = tuple(values)
         line = row.line
-        if not line or not self._is_kept:
+        if not line or not as_it_was:
             values = self.written(text, second, values[reading.label_column], values)
             line = self.encode(values).encode("utf-8", "replace")
         if before not in self._known_columns:

@@ -157,6 +157,17 @@ def test_weights_that_are_not_finite_are_told_and_stay(checked: Any, tmp_path: P
     assert found(outcome)["Rows whose weight is no number of 0 or more: 1."] == [43]
 
 
+def test_weights_in_quotes_become_numbers_that_training_reads(checked: Any, tmp_path: Path) -> None:
+    rows = [
+        {"text": f"text {i}", "label": "ab"[i % 2], "weight": given} for i, given in enumerate(["2", 3, " 0.5 "] * 20)
+    ]
+    rows.append({"text": "last", "label": "a", "weight": "Infinity"})
+    reading = Reading(format="jsonl", weight_column="weight", dev_fraction=0.05)
+    assert checked("".join(json.dumps(row) + "\n" for row in rows).encode(), reading=reading).fit
+    written = [json.loads(line) for line in (tmp_path / "target/train.jsonl").read_text().splitlines()]
+    assert {repr(row["weight"]) for row in written} == {"2.0", "3", "0.5", "'inf'"}
+
+
 def test_rows_without_weight_are_told_and_must_not_be_all(checked: Any) -> None:
     reading = TABLE.model_copy(update={"weight_column": "weight"})
     some = checked(table(40, header="text,label,weight", more=",1") + "x,a,0\ny,b,0.0\n", reading=reading)
