@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import orjson
@@ -26,7 +26,7 @@ from redis.exceptions import RedisError
 
 from jobs.models import Attempt
 from jobs.steps.read import records as read_records
-from workers.contract.messages import live_channel
+from workers.contract.messages import Change, live_channel
 from workers.contract.records import SPIKE, dumps
 
 STILL_S = 15.0  # keeps proxies from closing a quiet stream, and tells the page that it is not cut off
@@ -42,6 +42,7 @@ MOST_STREAMS = 50
 CATCH_UP = 2000
 # What the end of an attempt leaves behind arrives within this; later nobody waits for it.
 SETTLING = timedelta(minutes=2)
+EVERYTHING = get_args(Change)
 COLUMNS = (
     "step", "seg", "applied", "epoch", "t", "loss", "loss_all", "lr", "grad_norm", "clip_norm", "clipped",
     "loss_scale", "found_inf", "skipped", "step_ms", "data_ms", "mem_mb",
@@ -123,7 +124,7 @@ class Room:
         self.wake = asyncio.Event()
         self.task = asyncio.create_task(self._run())
 
-    def announce(self, changed: list[str]) -> None:
+    def announce(self, changed: Iterable[str]) -> None:
         self.changed.update(changed)
         self.wake.set()
 
@@ -199,6 +200,9 @@ class Hub:
                 if records and not far_behind:
                     viewer.sent = records[-1]["step"]
                     yield Batch.of(records).message
+            # Nor does what was announced between the making of the page and now. While nothing is heard, it follows.
+            if self.connected:
+                yield message("changed", EVERYTHING)
             room.announce(["steps"])
             while time.monotonic() < until:
                 if viewer.overrun:
@@ -252,10 +256,13 @@ class Hub:
                 async with client, client.pubsub(ignore_subscribe_messages=True) as subscription:
                     await subscription.psubscribe(prefix + "*")
                     self.connected = True
+                    # Whatever was announced before, nobody here has heard.
+                    for room in self.rooms.values():
+                        room.announce(EVERYTHING)
                     async for said in subscription.listen():
-                        room = self.rooms.get(int(said["channel"].decode().removeprefix(prefix)))
-                        if room is not None:
-                            room.announce(orjson.loads(said["data"])["changed"])
+                        job = int(said["channel"].decode().removeprefix(prefix))
+                        if job in self.rooms:
+                            self.rooms[job].announce(orjson.loads(said["data"])["changed"])
             except (RedisError, OSError, ValueError, KeyError) as error:
                 log.warning("Live pages do without Redis for now: %s", error)
             finally:

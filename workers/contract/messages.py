@@ -272,9 +272,12 @@ class AttemptBeat(_Frozen):
 #                        also what, values[] of all ranks, ranks[] that differ from most)
 
 
+Change = Literal["artifacts", "devices", "evaluations", "events", "log", "ranks", "status", "steps"]
+
+
 class Announcement(_Frozen):
     """Says what changed; the page reads it from the database."""
 
     job: int
     attempt: str
-    changed: list[str] = Field(description="of: status, steps, events, evaluations, log, ranks, artifacts, devices")
+    changed: list[Change]

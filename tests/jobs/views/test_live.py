@@ -140,6 +140,23 @@ def test_each_rank_is_a_stream_of_its_own(running: Attempt) -> None:
     play(scene)
 
 
+def test_what_was_announced_before_a_page_listened_is_told_when_it_does(running: Attempt) -> None:
+    def all_told(page: Page) -> bool:
+        told = [name for event, data, _ in page.said if event == "changed" for name in data]
+        return set(told) == set(live.EVERYTHING)
+
+    async def scene(hub: live.Hub) -> None:
+        first = Page(hub.watch(running.job_id, running.pk, 0, 0))
+        await first.until(lambda: all_told(first), "the first page, which waited for the subscription, was not told")
+        second = Page(hub.watch(running.job_id, running.pk, 0, 0))
+        await second.until(lambda: all_told(second), "the second page was not told")
+        assert hub.connected
+        await first.close()
+        await second.close()
+
+    play(scene)
+
+
 def test_changes_are_told_together_and_not_more_than_once_a_second(running: Attempt) -> None:
     async def scene(hub: live.Hub) -> None:
         page = Page(hub.watch(running.job_id, running.pk, 0, 0))

@@ -15,7 +15,6 @@
     log: ["log"],
     ranks: ["ranks"],
     artifacts: ["artifacts", "try"],
-    checkpoints: ["checkpoints"],
     devices: [],
   };
   const POLL_MS = 3000;
