@@ -8,7 +8,7 @@ All loops live in one process per rank and take turns, in blocks of some steps, 
 ranks are started by Paddle's launcher and average over Gloo. A difference is the median of the differences between the blocks
 of one round, with a 95 % interval by bootstrap. fp16 is emulated, by the same code in all loops.
 
-    make bench-trainer                              all, about 15 minutes on two quiet cores; writes docs/benchmark-trainer.md
+    make bench-trainer                              all, about 25 minutes on two quiet cores; writes docs/benchmark-trainer.md
     SECONDS_EACH=6 ONLY=lstm WORLDS=1 make bench-trainer    some of it, printed only
 """
 
@@ -33,7 +33,8 @@ import numpy as np
 
 LONG_MS, MOST_SHARE, MOST_MS, MOST_MEMORY = 100.0, 0.01, 0.2, 0.02
 BLOCK_MS = 200.0
-SECONDS_EACH = 60.0
+# What differs by 1 % of a step needs more steps to be told apart, and long ones take longer.
+SECONDS = {"ernie": 200.0, "ernie-short": 60.0, "lstm": 60.0}
 MEMORY_STEPS = {"ernie": 25, "ernie-short": 60, "lstm": 150}
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "benchmark-trainer.md"
@@ -86,6 +87,10 @@ class Case:
         return {group: COMMON.get(group, {}) | own.get(group, {}) for group in COMMON | own}
 
     @property
+    def seconds(self) -> float:
+        return float(os.environ.get("SECONDS_EACH", SECONDS[self.model]))
+
+    @property
     def arms(self) -> list[str]:
         # On CPU PaddleNLP's Trainer fails as soon as it is told to use fp16.
         return [arm for arm in ARMS if arm != "paddlenlp" or self.mode == "float32"]
@@ -104,7 +109,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def run(cases: list[Case], world: int, seconds: float, folder: Path) -> None:
+def run(cases: list[Case], world: int, folder: Path) -> None:
     """All cases of so many ranks, in one start of Paddle's launcher."""
     plan: list[dict[str, Any]] = []
     places: list[tuple[Path, Case, str | None]] = []
@@ -122,7 +127,7 @@ def run(cases: list[Case], world: int, seconds: float, folder: Path) -> None:
         places.append((out, case, arms[0] if what == "memory" else None))
 
     for case in cases:
-        add(case, "measure", case.arms, seconds=seconds, block_ms=BLOCK_MS)
+        add(case, "measure", case.arms, seconds=case.seconds, block_ms=BLOCK_MS)
         if case.mode == "float32":
             for arm in ("evenkeel", "bare"):
                 add(case, "memory", [arm], steps=MEMORY_STEPS[case.model])
@@ -202,13 +207,17 @@ def verdict(case: Case) -> tuple[str, bool]:
     return (f"{goal}: met, interval reaches over it", True) if middle <= most else (f"{goal}: MISSED", False)
 
 
+def told(met: bool) -> str:
+    return "met" if met else "MISSED"
+
+
 def waits(case: Case) -> tuple[int, int]:
     return case.found["waits"]["evenkeel"], case.found["waits"]["bare"]
 
 
 def faster(case: Case, arm: str) -> str:
-    middle, _, high = Difference.to(case, arm).ms
-    return "yes" if high < 0 else "yes, interval reaches 0" if middle < 0 else "NO"
+    _, low, high = Difference.to(case, arm).ms
+    return "yes" if high < 0 else "NO" if low > 0 else "cannot be told"
 
 
 def sentence(case: Case) -> str:
@@ -276,7 +285,7 @@ def memories(cases: list[Case]) -> tuple[str, bool]:
         rows.append(
             [
                 case.title, f"{bare:.0f}", f"{ours:.0f}", f"{100 * (ours / bare - 1):+.2f} %", f"{grown[1]:.0f}",
-                f"{grown[0]:.0f}", "met" if met else "MISSED",
+                f"{grown[0]:.0f}", told(met),
             ]
         )  # fmt: skip
     head = [
@@ -297,7 +306,7 @@ def reads(cases: list[Case]) -> tuple[str, bool]:
         own, bare = waits(case)
         all_met &= own <= bare + 1
         counts = case.found["waits"]
-        rows.append([case.title, *(str(counts.get(arm, "–")) for arm in ARMS), "met" if own <= bare + 1 else "MISSED"])
+        rows.append([case.title, *(str(counts.get(arm, "–")) for arm in ARMS), told(own <= bare + 1)])
     return table(["case", *ARMS.values(), "at most one more than bare"], rows), all_met
 
 
@@ -329,14 +338,16 @@ def document(cases: list[Case], seconds: float, loads: list[float]) -> tuple[str
     memory_table, memory_met = memories(cases)
     reads_table, reads_met = reads(cases)
     cost_met = all(verdict(case)[1] for case in cases)
-    beaten = [
-        faster(case, arm) != "NO" for case in cases for arm in ("visualdl", "paddlenlp") if arm in case.found["blocks"]
-    ]
+    beaten = [faster(case, arm) for case in cases for arm in ("visualdl", "paddlenlp") if arm in case.found["blocks"]]
+    untold = beaten.count("cannot be told")
+    than_others = told("NO" not in beaten)
+    if untold and "NO" not in beaten:
+        than_others = f"cannot be told in {untold} of {len(beaten)} comparisons, met in the others"
     goals = [
-        ("at most 1 % of a step of 100 ms or longer, 0.2 ms of a shorter one", cost_met),
-        ("faster than the loop that writes eight scalars with VisualDL, and than PaddleNLP's Trainer", all(beaten)),
-        ("peak memory within 2 % of the bare loop's", memory_met),
-        ("at most one read from the device more than the bare loop", reads_met),
+        ("at most 1 % of a step of 100 ms or longer, 0.2 ms of a shorter one", told(cost_met)),
+        ("faster than the loop that writes eight scalars with VisualDL, and than PaddleNLP's Trainer", than_others),
+        ("peak memory within 2 % of the bare loop's", told(memory_met)),
+        ("at most one read from the device more than the bare loop", told(reads_met)),
     ]
     blocks = [f"{case.found['rounds']} rounds of {case.found['steps']} steps" for case in cases]
     busy = (
@@ -356,7 +367,7 @@ Made by `make bench-trainer`; no number here is typed by hand.
 - Machine: {environment()}; load {min(loads):.1f} to {max(loads):.1f}.{busy}
 - Took {seconds / 60:.0f} minutes. Blocks: {"; ".join(dict.fromkeys(blocks))}.
 
-{chr(10).join(f"- Goal, {goal}: {'met' if met else 'MISSED'}." for goal, met in goals)}
+{chr(10).join(f"- Goal, {goal}: {how}." for goal, how in goals)}
 
 ## Against the bare loop
 
@@ -370,6 +381,7 @@ the norm in the same way, and touches gradients only in steps that are clipped.
 Evenkeel's record has 23 fields. The norm that VisualDL is given comes from a clipping class that keeps it, which costs nothing;
 what usually is called for one, `clip_grad_norm_`, is slower. PaddleNLP's Trainer logs loss, rate and speed, and no norm; it is
 given batches that are made already, in the place of its data loader, and on CPU it fails as soon as it is told to use fp16.
+“Cannot be told” means that the interval includes 0.
 
 {others(cases)}
 
@@ -395,12 +407,11 @@ its weights, and the clock.
 
 """
     text += "\n\n".join(f"### {case.title}\n\n{parts(case)}" for case in profiled) + "\n"
-    return text, all(met for _, met in goals)
+    return text, all(how == told(True) for _, how in goals)
 
 
 def main() -> int:
     began, loads = time.monotonic(), [os.getloadavg()[0]]
-    seconds = float(os.environ.get("SECONDS_EACH", SECONDS_EACH))
     only = [name for name in os.environ.get("ONLY", "").split(",") if name] or list(MODELS)
     worlds = [int(world) for world in os.environ.get("WORLDS", "1,2").split(",")]
     modes = os.environ.get("MODES", "float32,fp16").split(",")
@@ -408,7 +419,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="evenkeel-bench-") as folder:
         for world in worlds:
             of_world = [Case(model, mode, world) for model in only for mode in modes]
-            run(of_world, world, seconds, Path(folder))
+            run(of_world, world, Path(folder))
             cases += of_world
             loads += [case.found["load"] for case in of_world]
     text, met = document(cases, time.monotonic() - began, loads)
