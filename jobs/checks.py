@@ -102,7 +102,8 @@ def _weight_column(dataset: Dataset) -> str | None:
     if (dataset.reading.get("images") or {}).get("weights"):
         return WEIGHT
     column: str | None = dataset.reading.get("weight_column")
-    return column
+    # Of sequences only the column in the file has a name of its own.
+    return WEIGHT if column and dataset.kind == Dataset.Kind.SEQUENCES else column
 
 
 def _found(dataset: Dataset, template: str) -> int:

@@ -333,6 +333,14 @@ class SequencesForm(_DescriptionForm):
         label=gettext_lazy("Target column"),
         help_text=gettext_lazy("Has that number or label, the same in all rows of a sequence, or blank in some."),
     )
+    weight_column = forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Weight column"),
+        help_text=gettext_lazy(
+            "A number per sequence that its loss is multiplied with, the same in all its rows, or blank in some. Usually none."
+        ),
+    )
     template = "datasets/describe_sequences.html"
     KIND = "sequences"
     SHARE_OF = gettext_lazy(
@@ -344,6 +352,7 @@ class SequencesForm(_DescriptionForm):
         "order_column": gettext_lazy("order"),
         "target_column": gettext_lazy("target"),
         "split_column": gettext_lazy("split"),
+        "weight_column": gettext_lazy("weight"),
     }
 
     def __init__(self, data: Any = None, *, columns: list[str], reading: Reading) -> None:
@@ -382,7 +391,7 @@ class SequencesForm(_DescriptionForm):
             self.add_error("id_column", _("Where a row is a time step, a column must say of which sequence it is."))
         if cleaned.get("target") in ("number", "label") and not cleaned.get("target_column"):
             self.add_error("target_column", _("Choose the column that has it."))
-        for name in ("id_column", "target_column", "split_column"):
+        for name in ("id_column", "target_column", "split_column", "weight_column"):
             used = name != "target_column" or cleaned.get("target") != "none"
             if used and cleaned.get(name) and cleaned[name] in (cleaned.get("features") or []):
                 self.add_error(

@@ -430,6 +430,7 @@ def register(
     text_column: str = "text",
     text_b_column: str = "",
     label_column: str = "label",
+    weight_column: str = "",
     kind: Kind = "texts",
     sequences: dict[str, Any] | None = None,
     tagging: dict[str, Any] | None = None,
@@ -453,6 +454,7 @@ def register(
     sources = _picture_sources(source, label_files or []) if of_pictures else _sources(source)
     chosen: dict[str, Any] = {
         "kind": kind, "split_column": "", "dev_fraction": dev_fraction, "seed": seed, "leave_out": leave_out,
+        "weight_column": weight_column,
     }  # fmt: skip
     try:
         if of_pictures:

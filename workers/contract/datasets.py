@@ -38,7 +38,7 @@ class _Frozen(BaseModel):
 # What a dataset is made of; a recipe names the one that it trains on (`Recipe.dataset_kind`), and workers/datasets/ has a
 # module for each that checks its rows.
 Kind = Literal["texts", "numbers", "sequences", "tokens", "images", "lines"]
-# What the weights of pictures are written as.
+# What the weights of pictures and of sequences are written as.
 WEIGHT = "weight"
 # Made of pictures: their rows have `"image": [offset, bytes]`, a place in the file IMAGES beside train.jsonl and dev.jsonl.
 PICTURE_KINDS: tuple[Kind, ...] = ("images", "lines")
@@ -50,6 +50,8 @@ class SequenceReading(_Frozen):
     """How numeric sequences are read. What is written has one line per sequence:
 
     {"id": "17", "features": {"amount": [3.5, …], …}, "target": 1.25 or "label": "fraud"}
+
+    and "weight", where a column has weights.
     """
 
     layout: Literal["steps", "columns", "lists"] = Field(

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from workers.contract.datasets import SPLITS, Reading, RowRef
-from workers.contract.records import from_json_number
-from workers.datasets import measures, parsing, splits
+from workers.contract.datasets import SPLITS, WEIGHT, Reading, RowRef
+from workers.contract.records import from_json_number, to_json_number
+from workers.datasets import measures, parsing, splits, weights
 from workers.datasets.findings import MOST_ROWS, Findings, Level, Source, Stage, Work
 from workers.datasets.measures import Numbers
 from workers.datasets.parsing import BadRow, Block, Row, Unreadable, printable, problem
+from workers.datasets.rows import without
 from workers.datasets.splits import DEV, OPEN, OUT, TRAIN, set_apart
 
 MOST_FEATURES = 256
@@ -43,7 +44,9 @@ def check(work: Work) -> None:
         for number, source in enumerate(work.sources):
             rows.read(number, source, stage)
     finally:
-        outcome.columns = rows.features + ([rows.said] if rows.said else [])
+        outcome.columns = (
+            rows.features + ([rows.said] if rows.said else []) + ([WEIGHT] if reading.weight_column else [])
+        )
     stage("putting the time steps in order", 0, 0)
     found = rows.conclude()
     if found is None or not findings.fit:
@@ -53,7 +56,13 @@ def check(work: Work) -> None:
     _check_splits(found, codes, findings)
     if not findings.fit:
         return
+    if reading.weight_column:
+        weights.judge(found.weights, codes, found.refs, findings)
+        if not findings.fit:
+            return
     outcome.statistics = _measure(found, codes, findings)
+    if reading.weight_column:
+        outcome.statistics |= weights.statistics(found.weights, measures.of_splits(codes))
     with (scratch / "rows.jsonl").open("wb") as lines:
         for number, line in enumerate(_lines(found)):
             if number % 1000 == 0:
@@ -77,6 +86,7 @@ class _Sequence:
     number: int  # its first row
     target: float | None = None
     label: str | None = None
+    weight: float | None = None
     split: int = OPEN
     bad: bool = False
 
@@ -98,6 +108,11 @@ class Found:
     @property
     def lengths(self) -> Numbers:
         return np.diff(self.begins)
+
+    @property
+    def weights(self) -> Numbers:
+        """[sequences]; for where a column has them."""
+        return np.array([sequence.weight for sequence in self.sequences], np.float64)
 
     def refs(self, indices: Any) -> list[RowRef]:
         chosen = [self.sequences[int(i)] for i in indices[:MOST_ROWS]]
@@ -155,10 +170,9 @@ class _Rows:
     def _take(self, row: Row, file: int, given: str) -> BadRow | None:
         """Stores the time step, or the sequence, of a row, or says why not. A step that is wrong makes its sequence wrong."""
         how, values, number = self.how, row.values, row.number
-        for column in (how.id_column, how.order_column, how.target_column if self.said else "", *how.features):
-            if column and column not in values:
-                shown = ", ".join(map(str, values)) or "—"
-                return problem("Rows without the column “%(column)s”: %(count)d.", number, shown, column=column)
+        target, weight = how.target_column if self.said else "", self.reading.weight_column
+        if bad := without(row, (how.id_column, how.order_column, target, weight, *how.features)):
+            return bad
         name = str(values[how.id_column]).strip() if how.id_column else ("1" if self.window else str(number))
         if not name or values.get(how.id_column, "") is None:
             return problem("Rows that do not say of which sequence they are: %(count)d.", number)
@@ -260,7 +274,14 @@ class _Rows:
         return value
 
     def _whole(self, sequence: _Sequence, row: Row, given: str) -> BadRow | None:
-        """Target, label and split, which all rows of a sequence must agree on; a blank says nothing."""
+        """Split, weight, target and label, which all rows of a sequence must agree on; a blank says nothing."""
+        return (
+            self._whole_split(sequence, row, given)
+            or self._whole_weight(sequence, row)
+            or self._whole_target(sequence, row)
+        )
+
+    def _whole_split(self, sequence: _Sequence, row: Row, given: str) -> BadRow | None:
         values, number = row.values, row.number
         split = SPLITS.index(given) if given else OPEN
         if not given and self.reading.split_column:
@@ -276,6 +297,25 @@ class _Rows:
                 sequence.id,
             )
         sequence.split = split
+        return None
+
+    def _whole_weight(self, sequence: _Sequence, row: Row) -> BadRow | None:
+        said = row.values[self.reading.weight_column] if self.reading.weight_column else None
+        if _is_blank(said):
+            return None
+        weight = weights.read(said, row.number)
+        if isinstance(weight, BadRow):
+            return weight
+        # In the words of JSON, where a NaN is the same as another.
+        if sequence.weight is not None and to_json_number(sequence.weight) != to_json_number(weight):
+            return problem(
+                "Rows whose weight is another than that of their sequence: %(count)d.", row.number, str(said)
+            )
+        sequence.weight = weight
+        return None
+
+    def _whole_target(self, sequence: _Sequence, row: Row) -> BadRow | None:
+        values, number = row.values, row.number
         said_value = values[self.how.target_column] if self.said else None
         if not self.said or _is_blank(said_value):
             return None
@@ -315,10 +355,15 @@ class _Rows:
             return None
         level: Level = "warning" if self.reading.leave_out else "error"
         for sequence in self.sequences:
-            if sequence.bad or not self.said or (sequence.target is not None or sequence.label is not None):
+            if sequence.bad:
+                continue
+            if self.said and sequence.target is None and sequence.label is None:
+                template = "Sequences without a target: %(count)d."
+            elif self.reading.weight_column and sequence.weight is None:
+                template = "Sequences without a weight: %(count)d."
+            else:
                 continue
             sequence.bad = True
-            template = "Sequences without a target: %(count)d."
             self.findings.row(level, problem(template, sequence.number, sequence.id), self.names[sequence.file])
         bad = np.array([sequence.bad for sequence in self.sequences], bool)
         if not len(bad) or bad.all():
@@ -372,7 +417,8 @@ def windows(found: Found, length: int, stride: int, dev_fraction: float, finding
                     across += 1
                     continue
             name = f"{at + 1}–{at + length}" if len(found) == 1 else f"{sequence.id} {at + 1}–{at + length}"
-            chosen.append((begin + at, _Sequence(name, sequence.file, sequence.number, split=split)))
+            window = _Sequence(name, sequence.file, sequence.number, weight=sequence.weight, split=split)
+            chosen.append((begin + at, window))
     if len(chosen) * length > MOST_STEPS:
         raise Unreadable(
             "The windows have %(count)d time steps in all, more than %(limit)d: take a larger stride.",
@@ -568,6 +614,8 @@ def _lines(found: Found) -> Iterator[bytes]:
             row["label"] = sequence.label
         elif sequence.target is not None:
             row["target"] = sequence.target
+        if sequence.weight is not None:
+            row[WEIGHT] = to_json_number(sequence.weight)
         yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 

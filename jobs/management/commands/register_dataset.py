@@ -31,6 +31,9 @@ class Command(BaseCommand):
         parser.add_argument("--text-column", default="text")
         parser.add_argument("--text-b-column", default="", help="the second text, of pairs")
         parser.add_argument("--label-column", default="label")
+        parser.add_argument(
+            "--weight-column", default="", help="what a row's, or a sequence's, loss is multiplied with"
+        )
         parser.add_argument("--kind", choices=get_args(Kind), default="texts")
         of_sequences = parser.add_argument_group("of sequences")
         parser.add_argument(
@@ -76,7 +79,8 @@ class Command(BaseCommand):
             if owner is None:
                 raise CommandError(f"There is no user “{options['owner']}”.")
         names = (
-            "name", "shared", "description", "text_column", "text_b_column", "label_column", "kind", "label_files", "leave_out", "dev_fraction", "seed",
+            "name", "shared", "description", "text_column", "text_b_column", "label_column", "weight_column", "kind",
+            "label_files", "leave_out", "dev_fraction", "seed",
         )  # fmt: skip
         how = {name: options[name] for name in SequenceReading.model_fields if options.get(name) is not None}
         tagging = {name: options[name] for name in TagReading.model_fields if options.get(name) is not None}

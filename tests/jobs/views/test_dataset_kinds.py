@@ -18,6 +18,7 @@ from tests.jobs.views.conftest import People
 from tests.jobs.views.test_datasets import READING, begin, send, storage  # noqa: F401 (storage is a fixture)
 from workers.contract.datasets import PICTURE_KINDS, Kind, Reading
 from workers.contract.messages import Request
+from workers.datasets.checking import Source, check
 from workers.recipes.sequences.first_batch import first_batch
 
 STEPS = b"account,day,amount,gap,label\n" + b"".join(
@@ -158,6 +159,39 @@ def test_a_recipe_is_offered_what_it_takes_and_told_why_not_the_rest(
     assert '<input type="hidden" name="recipe" value="sequences">' in by_dataset
     with pytest.raises(services.Refused, match="this recipe takes texts with labels"):
         JobFile("x", "text_classification", sequences.pk).submit(owner=sequences.owner)
+
+
+def test_weights_of_sequences_are_described_and_a_job_begins_with_them(people: People, tmp_path: Path) -> None:
+    body = b"".join(line + (b",sure\n" if i == 0 else b",0.5\n") for i, line in enumerate(STEPS.splitlines()))
+    send(people.owner, begin(people.owner, body=body).json()["uploads"][0], body)
+    dataset = Dataset.objects.get()
+    url = f"/datasets/{dataset.pk}/describe/"
+    form = DESCRIBED | {"weight_column": "sure"}
+    preview = people.owner.post(url, form | {"preview": "1"}).text
+    assert '>sure <span class="badge starting">weight</span>' in preview
+    wrong = people.owner.post(url, form | {"features": "amount, sure"})
+    assert wrong.status_code == 422 and "“sure” cannot be a feature" in wrong.text
+    assert people.owner.post(url, form).status_code == 302
+    dataset.refresh_from_db()
+    outcome = check(
+        [Source(tmp_path / "storage" / dataset.source["files"][0]["key"], "accounts.csv")],
+        Reading.model_validate(dataset.reading), tmp_path, tmp_path, lambda *_: None,
+    )  # fmt: skip
+    assert outcome.fit and outcome.columns == ["amount", "gap", "label", "weight"]
+    dataset.columns, dataset.splits, dataset.statistics = outcome.columns, outcome.splits, outcome.statistics
+    dataset.state, dataset.key, dataset.content_hash = Dataset.State.READY, "datasets/accounts", outcome.content_hash
+    dataset.labels = outcome.labels
+    dataset.save()
+    page = people.owner.get(f"/jobs/new/?dataset={dataset.pk}&mode=full").text
+    assert 'name="data.weight_column" value="weight"' in page
+    data = {"goal": "classification", "weight_column": "weight"}
+    JobFile("x", "sequences", dataset.pk, settings={"data": data, "training": {"batch_size": 4}}).submit(
+        owner=dataset.owner
+    )
+    with pytest.raises(services.Refused, match="has no column “sure”"):
+        JobFile("x", "sequences", dataset.pk, settings={"data": data | {"weight_column": "sure"}}).submit(
+            owner=dataset.owner
+        )
 
 
 def test_a_job_on_sequences_is_submitted_from_the_form_and_from_a_file(people: People, sequences: Dataset) -> None:

@@ -138,6 +138,68 @@ def test_what_is_wrong_is_named_with_its_row_and_can_be_left_out_with_its_sequen
     assert "s1" not in {one["id"] for one in written(tmp_path)} or row.startswith(",")
 
 
+WEIGHTED = "id,x,y,w\n" + "".join(f"s{i},{3 * i + t},{i},{'2.5e-1' if t else ''}\n" for i in range(8) for t in range(3))
+
+
+def test_a_sequence_has_one_weight_which_blanks_do_not_contradict(checked: Any, tmp_path: Path) -> None:  # noqa: F811
+    outcome = checked(WEIGHTED, reading=reading(weight_column="w"))
+    assert outcome.fit and outcome.columns == ["x", "target", "weight"]
+    assert outcome.statistics["weights"] == {"train": {"zero": 0}, "dev": {"zero": 0}}
+    assert written(tmp_path)[1] == {"id": "s1", "features": {"x": [3.0, 4.0, 5.0]}, "target": 1.0, "weight": 0.25}
+    for layout, rows, form in (
+        ("columns", "a,b,y,w\n" + "".join(f"{i},2,{i},{i}\n" for i in range(8)), "table"),
+        ("lists", "".join(json.dumps({"a": [i, 2], "y": i, "w": str(i)}) + "\n" for i in range(8)), "jsonl"),
+    ):
+        features = ["a", "b"] if layout == "columns" else ["a"]
+        how = SequenceReading(layout=layout, features=features, target="number", target_column="y")
+        assert checked(rows, reading=reading(how, format=form, weight_column="w")).fit, layout
+        assert {row["weight"] == row["target"] for row in written(tmp_path)} == {True}
+
+
+@pytest.mark.parametrize(
+    ("row", "text", "at"),
+    [
+        ("s1,5,1,0.3", "Rows whose weight is another than that of their sequence: 1.", 26),
+        ("s1,5,1,nan", "Rows whose weight is another than that of their sequence: 1.", 26),
+        ("s1,5,1,much", "Rows whose weight is no number of 0 or more: 1.", 26),
+        ("s1,5,1,-0.25", "Rows whose weight is no number of 0 or more: 1.", 26),
+        ("s9,5,9,", "Sequences without a weight: 1.", 26),
+    ],
+)
+def test_a_weight_that_cannot_be_is_named_with_its_row_and_left_out_with_its_sequence(
+    checked: Any,  # noqa: F811
+    tmp_path: Path,
+    row: str,
+    text: str,
+    at: int,
+) -> None:
+    refused = checked(f"{WEIGHTED}{row}\n", reading=reading(weight_column="w"))
+    assert not refused.fit and found(refused) == {text: [at]}
+    assert checked(f"{WEIGHTED}{row}\n", reading=reading(weight_column="w", leave_out=True)).fit
+    assert {one["id"] for one in written(tmp_path)} == {f"s{i}" for i in range(8)} - {row[:2]}
+
+
+def test_weights_of_sequences_that_are_odd_are_told(checked: Any, tmp_path: Path) -> None:  # noqa: F811
+    odd = WEIGHTED + "s8,1,8,nan\ns8,2,8,NaN\ns9,1,9,0\n"
+    outcome = checked(odd, reading=reading(weight_column="w"))
+    assert outcome.fit and found(outcome) | {} == {
+        "Rows with the weight 0, from which nothing is learnt: 1.": [28],
+        "Rows whose weight is not finite: 1.": [26],
+        "Sequences of one time step, which have no next value to predict: 1.": [28],
+    }
+    assert [row["weight"] for row in written(tmp_path)][-2:] == ["nan", 0.0]
+    nothing = checked(WEIGHTED.replace("2.5e-1", "0"), reading=reading(weight_column="w"))
+    assert not nothing.fit
+    assert list(found(nothing)) == ["All training rows have the weight 0: nothing would be learnt from them."]
+
+
+def test_windows_count_as_much_as_the_series_they_are_cut_from(checked: Any, tmp_path: Path) -> None:  # noqa: F811
+    body = "id,x,w\n" + "".join(f"s{i},{i * 100 + t},{i + 1}\n" for i in range(2) for t in range(40))
+    how = SequenceReading(id_column="id", features=["x"], window=10)
+    assert checked(body, reading=reading(how, weight_column="w")).fit
+    assert {(row["id"][:2], row["weight"]) for row in written(tmp_path)} == {("s0", 1.0), ("s1", 2.0)}
+
+
 def test_a_sequence_in_two_splits_would_leak_and_is_refused(checked: Any) -> None:  # noqa: F811
     body = "id,x,split\n" + "".join(f"s{i},{t},{'dev' if i < 2 else 'train'}\n" for i in range(8) for t in range(3))
     how = SequenceReading(id_column="id", features=["x"])

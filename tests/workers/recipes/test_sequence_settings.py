@@ -42,6 +42,7 @@ SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
 ELSEWHERE = {
     "model.source": test_sequences.test_it_starts_from_what_another_job_exported,
     "model.job": test_sequences.test_it_starts_from_what_another_job_exported,
+    "data.weight_column": test_sequences.test_the_samples_of_a_sequence_count_as_much_as_it_does,
 }
 
 

@@ -189,6 +189,26 @@ def test_without_normalisation_a_poisoned_value_is_skipped_and_named(train: Any,
     assert "Not finite in the training rows of rank 0: values of row 5." in texts
 
 
+def test_the_samples_of_a_sequence_count_as_much_as_it_does(in_process_sequences: Any, sequences: Path) -> None:
+    path = sequences / "train.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    given = [0.0, 2.0, *[0.5] * (len(rows) - 2)]
+    for split, weights in (("train", given), ("dev", [1.0] * 21)):
+        lines = (sequences / f"{split}.jsonl").read_text().splitlines()
+        weighted = (json.loads(line) | {"weight": weight} for line, weight in zip(lines, weights, strict=True))
+        (sequences / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in weighted))
+    work = in_process_sequences(data={"weight_column": "weight"}, training={"batch_size": len(rows), "max_steps": 1})
+    task = work.run.task
+    assert task.weights.tolist() == given
+    _outputs, losses = task.losses(work.run.model, task.batch("train", np.arange(len(rows))))
+    expected = (losses.numpy() * given).sum() / sum(given)
+    work.train()
+    assert work.attempt.steps()[0]["loss"] == pytest.approx(expected, rel=1e-4)
+    following = in_process_sequences(data={"weight_column": "weight", "goal": "next_value", "next_every": 4}).run.task
+    counts = [-(-(len(row["features"]["x"]) - 1) // 4) for row in rows]
+    assert following.weights.tolist() == np.repeat(given, counts).tolist()
+
+
 def test_one_rank_with_twice_the_batch_does_the_same_as_two_ranks(train: Any, sequences: Path) -> None:
     options: dict[str, Any] = {
         "export": False,

@@ -160,6 +160,8 @@ def memory_suffices(settings: Any, facts: Facts) -> Iterator[Finding]:
 CHECKS: tuple[checks.Check, ...] = (
     goal_fits_dataset,
     features_are_there,
+    checks.columns_are_there,
+    checks.weights_are_usable,
     checks.batch_fits_dataset,
     checks.precision_fits_devices,
     checks.loss_scaling_is_used,

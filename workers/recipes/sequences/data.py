@@ -1,6 +1,7 @@
 """From JSON Lines to numbers in memory, with checks that name the row.
 
-A row is a sequence: {"id": "17", "features": {"amount": [3.5, …], "gap": [0.1, …]}, "target": 1.25 or "label": "fraud"}.
+A row is a sequence: {"id": "17", "features": {"amount": [3.5, …], "gap": [0.1, …]}, "target": 1.25 or "label": "fraud"},
+perhaps with a "weight".
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from workers.contract.records import from_json_number
 from workers.contract.states import EndReason
 from workers.contract.texts import Text
 from workers.recipes.sequences.settings import DataSettings, Goal, Scaling
+from workers.recipes.weights import weight_of
 from workers.trainer.task import Floats, Rows, TrainingFailed
 
 Values = npt.NDArray[np.float32]
@@ -33,6 +35,7 @@ class Sequences:
     begins: Rows  # [sequences + 1]
     targets: Floats  # [sequences], or empty
     classes: Rows  # [sequences], indices into the labels, or empty
+    weights: Floats  # [sequences]
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ def read(path: Path, settings: DataSettings, labels: list[str]) -> Sequences:
     parts: list[Values] = []
     targets: list[float] = []
     classes: list[int] = []
+    weights: list[float] = []
     try:
         lines = path.open(encoding="utf-8")
     except FileNotFoundError:
@@ -86,6 +90,7 @@ def read(path: Path, settings: DataSettings, labels: list[str]) -> Sequences:
                     targets.append(float(from_json_number(row["target"])))
                 elif settings.goal is Goal.CLASSIFICATION:
                     classes.append(index[str(row["label"])])
+                weights.append(weight_of(row, settings.weight_column, {"row": number, "file": path.name}))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise TrainingFailed(
                     EndReason.BAD_DATA,
@@ -101,7 +106,13 @@ def read(path: Path, settings: DataSettings, labels: list[str]) -> Sequences:
         raise TrainingFailed(EndReason.BAD_DATA, Text("%(file)s has no rows.", file=path.name))
     begins = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
     return Sequences(
-        ids, chosen, np.concatenate(parts), begins, np.array(targets, np.float64), np.array(classes, np.int64)
+        ids,
+        chosen,
+        np.concatenate(parts),
+        begins,
+        np.array(targets, np.float64),
+        np.array(classes, np.int64),
+        np.array(weights, np.float64),
     )
 
 

@@ -11,6 +11,7 @@ from workers.contract.training import (
     RecipeSettings,
     StartSettings,
     label_smoothing_setting,
+    weight_column_setting,
 )
 
 
@@ -89,6 +90,7 @@ class DataSettings(SettingsGroup):
         "deviation; none: raw. Part of the exported model, which reads and gives raw numbers.",
         basic=True,
     )
+    weight_column: str | None = weight_column_setting()
 
 
 class ModelSettings(StartSettings):

@@ -44,7 +44,8 @@ class Sequences:
         self.rows: dict[Split, int] = {split: len(self.samples[split]) for split in SPLITS}
         found = self.samples["train"]
         self.normalisation = data.normalisation(train, found, settings.data)
-        self.weights: Floats = np.ones(self.rows["train"])
+        # Each sample of a sequence counts as much as that does.
+        self.weights: Floats = train.weights[found.sequences]
         self.lengths: Rows | None = found.lengths if len(np.unique(found.lengths)) > 1 else None
         # Samples of like length next to each other: less padding in evaluation.
         self.dev_order = np.argsort(self.samples["dev"].lengths, kind="stable")
