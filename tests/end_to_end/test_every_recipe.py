@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import re
@@ -22,8 +23,9 @@ from jobs.models import Dataset, Job
 from tests.end_to_end.stack import ROOT, Stack, why
 from tests.end_to_end.visitor import Visitor
 from tests.workers.recipes.examples import EXAMPLES, Example, glyphs
-from workers.contract.datasets import dataset_key
+from workers.contract.datasets import SPLITS, dataset_key
 from workers.contract.states import EndReason
+from workers.datasets.written import content_hash
 from workers.recipes.registry import recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -60,10 +62,12 @@ def prepared(stack: Stack, name: str, example: Example) -> Dataset:
     key = dataset_key(uuid.uuid4().hex)
     folder = stack.data_dir / "storage" / key
     example.write(folder)
-    rows = {split: len((folder / f"{split}.jsonl").read_text().splitlines()) for split in ("train", "dev")}
+    files = {split: folder / f"{split}.jsonl" for split in SPLITS}
+    rows = {split: len(file.read_text().splitlines()) for split, file in files.items()}
+    content = content_hash({split: hashlib.sha256(file.read_bytes()).hexdigest() for split, file in files.items()})
     kind = recipe(name).dataset_kind
     return Dataset.objects.create(
-        name=name, owner=User.objects.get(username="owner"), kind=kind, key=key, splits=rows, content_hash=key[-32:],
+        name=name, owner=User.objects.get(username="owner"), kind=kind, key=key, splits=rows, content_hash=content,
         labels=list(example.labels) if kind in ("texts", "tokens", "images") else [],
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,9 +19,12 @@ from tests.conftest import RedisServer
 from tests.workers.conftest import Attempt, Controller, Host, eventually
 from workers.config import Config
 from workers.contract.messages import TELEMETRY_STREAM, CheckpointRef, Control, DatasetRef, Request
-from workers.run_folder import read_json
+from workers.contract.states import EndReason
+from workers.datasets.written import content_hash
+from workers.run_folder import RunFolder, read_json
 from workers.supervisor import processes
 from workers.supervisor.claim import Devices, is_locked
+from workers.supervisor.prepare import Preparation
 
 RUN = [{"do": "steps", "n": 100_000, "ms": 5}]
 
@@ -111,7 +115,7 @@ def test_devices_are_free_again_once_the_attempt_has_ended(host: Host) -> None:
         (
             [{"do": "raise", "error": "OSError", "text": "[Errno 28] No space left on device"}],
             "disk_full",
-            "No space left",
+            "No space left on device. On host testhost there were still",
         ),
         ([{"do": "exit", "code": 3}], "trainer_error", "exit code 3"),
         ([{"do": "kill", "signal": 11}], "crashed_by_signal", "SIGSEGV"),
@@ -178,6 +182,12 @@ def test_a_full_disk_is_named_though_nothing_can_be_written(
     attempt = host.start([{"do": "steps", "n": 1_000_000}])
     ended = attempt.end()
     assert (ended["end_reason"], ended["rank"]) == ("disk_full", 0)
+    found = re.fullmatch(
+        r"Rank 0 .*\. On host testhost there were (.*) MB free in (.*)\. Make room there, then retry\.", ended["detail"]
+    )
+    assert found is not None and found[2] == str(small_disk), ended["detail"]
+    assert float(found[1]) < 0.3
+    assert [part["template"][:7] for part in ended["said"]] == ["Rank %(", "On host"]
     assert attempt.one("rank_exit")["exit_code"] == 1
 
 
@@ -503,6 +513,38 @@ def test_data_and_weights_are_copied_to_the_run_folder_first(host: Host) -> None
     second.ask(Request.CANCEL)
     second.end()
     assert not second.folder.dataset.exists()
+
+
+def test_a_dataset_that_is_not_what_was_checked_is_not_trained_on(host: Host) -> None:
+    bodies = {"train": b'{"text": "a"}\n{"text": "b"}\n', "dev": b'{"text": "d"}\n'}
+    content = content_hash({split: hashlib.sha256(body).hexdigest() for split, body in bodies.items()})
+    folder = host.config.storage_root / "datasets/reviews"
+    folder.mkdir(parents=True)
+    for split, body in bodies.items():
+        (folder / f"{split}.jsonl").write_bytes(body)
+    dataset = DatasetRef(
+        id=1, name="reviews", key="datasets/reviews", content_hash=content, splits={"train": 2, "dev": 1}
+    )
+    spec = host.spec(RUN, dataset=dataset)
+
+    def prepared() -> tuple[EndReason, str] | None:
+        preparation = Preparation(
+            RunFolder.of(host.config.scratch_root, spec.attempt, 0), spec, host.config.storage_root
+        )
+        eventually(lambda: preparation.done)
+        return preparation.failure
+
+    assert prepared() is None
+    (folder / "train.jsonl").write_bytes(bodies["train"].replace(b"b", b"c"))
+    reason, detail = prepared() or ("", "")
+    assert reason == EndReason.BAD_DATA and "“reviews” have as many rows as were checked, and other contents" in detail
+    (folder / "train.jsonl").write_bytes(bodies["train"][:14])
+    attempt = host.start(RUN, dataset=dataset)
+    ended = attempt.end()
+    assert ended["end_reason"] == "bad_data"
+    assert "train.jsonl of the dataset “reviews” has 1 rows, and 2 were checked: it was cut off" in ended["detail"]
+    assert "upload the dataset again as a new version" in ended["detail"]
+    assert not attempt.said("started")
 
 
 @pytest.mark.parametrize(

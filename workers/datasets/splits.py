@@ -17,14 +17,13 @@ import numpy.typing as npt
 from workers.contract.datasets import SPLITS, Reading, RowRef
 from workers.datasets.findings import Findings, Stage
 from workers.datasets.parsing import printable
+from workers.datasets.written import READ_BYTES, content_hash, count_rows
 
 Codes = npt.NDArray[Any]
 TRAIN, DEV, OUT, OPEN = 0, 1, 2, 3  # of a row: where it goes; OPEN is decided once all rows are read
 # The commonest label has so many times the rows of the rarest: worth a word.
 IMBALANCE = 20
 SAMPLES = 10
-READ_BYTES = 2 * 2**20
-
 
 _NAMES = {
     TRAIN: {"train", "training", "训练", "训练集"},
@@ -151,16 +150,11 @@ def write(lines: Path, codes: Codes, target: Path, stage: Stage) -> tuple[str, l
         # Hosts read it, perhaps as another user; nobody writes it again.
         (target / f"{split}.jsonl").chmod(0o444)
     target.chmod(0o755)
-    whole = "".join(f"{split} {digest.hexdigest()}\n" for split, digest in zip(SPLITS, digests, strict=True))
-    return hashlib.sha256(whole.encode()).hexdigest(), first
+    return content_hash({split: of.hexdigest() for split, of in zip(SPLITS, digests, strict=True)}), first
 
 
 def evenly(split: Path, most: int) -> tuple[list[dict[str, Any]], int]:
     """At most `most` rows of a split's file, evenly over all of it, and the distance between them: 1 if they are all."""
-    with split.open("rb") as file:
-        count = 0
-        while block := file.read(READ_BYTES):
-            count += block.count(b"\n")
-    step = max(-(-count // most), 1)
+    step = max(-(-count_rows(split) // most), 1)
     with split.open("rb") as lines:
         return [json.loads(line) for line in islice(lines, 0, None, step)], step
