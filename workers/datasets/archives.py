@@ -29,7 +29,7 @@ MOST_UNPACKED_BYTES = 512 * 2**30
 MOST_RATIO, RATIO_FROM_BYTES = 200, 2**30
 LARGEST_PICTURE_BYTES = 64 * 2**20
 LARGEST_LIST_BYTES = 256 * 2**20
-# Label files and files with names of labels; the rest of all texts together is passed over.
+# Label files and files with names of labels, all together; what goes beyond it is said and not read.
 MOST_TEXT_BYTES = 512 * 2**20
 # What a look at the beginning takes at most, which is made without limits on memory: of label files, of what is unpacked, and of
 # a zip's directory (some 150,000 files).
@@ -61,6 +61,7 @@ class Contents:
     sizes: array[int] = field(default_factory=lambda: array("Q"))
     numbers: array[int] = field(default_factory=lambda: array("I"))
     texts: dict[str, bytes] = field(default_factory=dict)  # of those that may be label files
+    unread: dict[str, int] = field(default_factory=dict)  # label files that are too large, and their bytes
     problems: list[BadRow] = field(default_factory=list)
     unpacked: int = 0
     whole: bool = True  # or only the beginning was looked at
@@ -87,10 +88,13 @@ class Contents:
         """Of a text file all, if it is short or looks like a label file; where only a look is taken (`most`), its beginning."""
         plain = safe_name(name)
         left = (HEAD_TEXT_BYTES if most else MOST_TEXT_BYTES) - sum(map(len, self.texts.values()))
-        if plain is None or left <= 0 or (not most and size > min(left, LARGEST_LIST_BYTES)):
+        if plain is None or (most and left <= 0):
             return
         head = read(min(size, _HEAD_BYTES))
-        if size <= _HEAD_BYTES:
+        if not most and size > min(left, LARGEST_LIST_BYTES):
+            if names_pictures(head):
+                self.unread[plain] = size
+        elif size <= _HEAD_BYTES:
             if names_pictures(head) or len(self.texts) < 100:
                 self.texts[plain] = head
         elif names_pictures(head):

@@ -130,6 +130,18 @@ def look(
     return archived, stores, beside
 
 
+def too_large(name: str, size: int) -> Unreadable:
+    """Of a label file in an archive."""
+    return Unreadable(
+        "The label file “%(name)s” has %(size)s and was not read: at most %(limit)s of one, and %(together)s of all together, "
+        "can be. Divide it, and its pictures, into several datasets.",
+        name=printable(name, 200),
+        size=f"{size / 2**20:.1f} MiB",
+        limit=f"{archives.LARGEST_LIST_BYTES // 2**20} MiB",
+        together=f"{archives.MOST_TEXT_BYTES // 2**20} MiB",
+    )
+
+
 def is_picture(name: str) -> bool:
     return suffix(name) in PICTURE_SUFFIXES
 
@@ -307,6 +319,11 @@ def _by_lists(
 
 def _lists(how: ImageReading, stores: list[Store], beside: list[tuple[str, str, bytes]]) -> list[Label]:
     chosen = how.lists or guessed_lists(stores, beside)
+    wanted = {one.name for one in how.lists}
+    for store in stores:
+        for name, size in store.contents.unread.items():
+            if not wanted or name in wanted:
+                raise too_large(name, size)
     lists = []
     everywhere = list(range(len(stores)))
     for one in chosen:

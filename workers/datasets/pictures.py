@@ -112,6 +112,10 @@ class _Check:
 
     def tell_what_was_passed_over(self) -> None:
         rows = self.rows
+        for store in self.stores:
+            for name, size in store.contents.unread.items():
+                unread = layouts.too_large(name, size)
+                self.findings.add("warning", unread.template, None, **unread.values)
         if rows.out:
             self.findings.found_note("Rows of the test split, which are not used: %(count)d.", count=rows.out)
         if rows.others:

@@ -119,6 +119,28 @@ def test_train_and_test_without_val_set_a_part_of_train_apart(checked: Any) -> N
     assert outcome.splits == {"train": 18, "dev": 2}
 
 
+@pytest.mark.parametrize("pack", [zipped, tarred], ids=["zip", "tar.gz"])
+def test_a_label_file_that_is_too_large_to_be_read_is_named_with_its_size(
+    checked: Any, monkeypatch: pytest.MonkeyPatch, pack: Any
+) -> None:
+    monkeypatch.setattr(archives, "LARGEST_LIST_BYTES", 2**20)
+    files = by_folder()
+    body = "".join(f"{name}\t{name[:3]}\n" for name in files).encode()
+    packed = pack({**files, "large/train.txt": body + b"\n" * 2**20, "notes.txt": b"n" * 2**21})
+    text = "The label file “large/train.txt” has 1.0 MiB and was not read: at most 1 MiB of one, and 512 MiB of all together"
+    by_folders = checked(("pets.zip", packed))
+    assert by_folders.fit and by_folders.splits == {"train": 36, "dev": 4}
+    assert [finding.text[: len(text)] for finding in by_folders.findings if finding.level == "warning"] == [text]
+    for lists in ([], [ListFile(name="large/train.txt")]):
+        refused = checked(
+            ("a", packed), reading=Reading(kind="images", images=ImageReading(layout="lists", lists=lists))
+        )
+        assert not refused.fit and [finding.text[: len(text)] for finding in refused.findings] == [text]
+    monkeypatch.setattr(archives, "LARGEST_LIST_BYTES", 2**22)
+    monkeypatch.setattr(archives, "MOST_TEXT_BYTES", 2**20)
+    assert any("1 MiB of all together" in finding.text for finding in checked(("a", packed)).findings)
+
+
 def test_two_archives_are_train_and_dev(checked: Any, tmp_path: Path) -> None:
     outcome = checked(
         ("a.zip", zipped(by_folder(4)), "train"),
