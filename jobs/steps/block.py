@@ -209,7 +209,7 @@ def _batch_ids(items: list[Any], epoch: Column) -> Column:
 
 
 def _extras(items: list[Any]) -> dict[str, Column]:
-    """One column for each name if all have the same names, else JSON texts."""
+    """One column for each name if all have the same names, and values of one type under each, else JSON texts."""
     there = [item for item in items if item is not None]
     if not there:
         return {"extras": _texts(items)}
@@ -218,9 +218,12 @@ def _extras(items: list[Any]) -> dict[str, Column]:
         present = np.array([item is not None for item in items])
         blank = dict.fromkeys(names)
         result = {"extras?": Column(present)}
-        for name in names:
-            result[f"extras.{name}"] = _any([(item or blank)[name] for item in items])
-        return result
+        try:
+            for name in names:
+                result[f"extras.{name}"] = _any([(item or blank)[name] for item in items])
+            return result
+        except (ValueError, OverflowError):
+            pass
     return {"extras": _texts([None if item is None else orjson.dumps(item).decode() for item in items])}
 
 

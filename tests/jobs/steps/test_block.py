@@ -113,6 +113,15 @@ def test_an_unusual_line_is_kept_as_it_is(odd: bytes, place: int) -> None:
     assert np.array_equal(block.matrix(_sealed(stored)), before, equal_nan=True)
 
 
+def test_an_extra_that_is_a_whole_number_once_and_a_float_or_a_truth_later_comes_back_as_it_was() -> None:
+    stored = [
+        line(step, extras={"norm:x": value})
+        for step, value in enumerate([1, 1.5, True, None, "nan", 2**63, -(2**63)], start=1)
+    ]
+    assert _back(stored) == stored
+    assert [value["norm:x"] for _, value in block.with_extras(_sealed(stored), "norm:")][:4] == [1, 1.5, True, None]
+
+
 def test_nan_and_infinities_are_numbers_in_the_matrix_and_null_is_told_from_nan() -> None:
     stored = [
         line(1, loss=math.nan, loss_all=None),
