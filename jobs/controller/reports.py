@@ -16,7 +16,7 @@ from jobs.models import Artifact, Attempt, Checkpoint, Evaluation, JobEvent, Pla
 from workers.contract.messages import Request
 from workers.contract.records import from_json_number, jsonable
 from workers.contract.states import ENDED, EndReason, Status
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 
 logger = logging.getLogger(__name__)
 
@@ -134,10 +134,10 @@ def _publication_failed(attempt: Attempt, rank: int, line: Line, count: int) -> 
 
 
 def _unpublished(line: Line) -> Text:
-    why = _said(line, "detail")
+    why = clause(_said(line, "detail"))
     if line["what"] == "checkpoint":
-        return Text("A checkpoint could not be published: %(why)s", why=why)
-    return Text("A result could not be published: %(why)s", why=why)
+        return Text("A checkpoint could not be published: %(why)s.", why=why)
+    return Text("A result could not be published: %(why)s.", why=why)
 
 
 def _torn_tail(attempt: Attempt, rank: int, line: Line, count: int) -> set[str]:

@@ -34,6 +34,12 @@ class Text(str):
         return cls.of(" ".join(texts), [part for text in texts for part in said_of(text)])
 
 
+def clause(words: str) -> str:
+    """Words of an error, to end a sentence of ours with: without a full stop of their own."""
+    cut = words.strip().rstrip(".")
+    return words if cut == words else cut
+
+
 def said_of(text: str) -> Said:
     """The parts of a text; a plain string is one that is shown as it is."""
     if isinstance(text, Text):

@@ -20,7 +20,7 @@ def weight_of(row: Any, name: str | None, where: Mapping[str, Any]) -> float:
     value = from_json_number(column_of(row, name, where))
     if isinstance(value, bool) or not isinstance(value, (int, float)) or (math.isfinite(value) and value < 0):
         problem = Text(
-            "row %(row)d of %(file)s: “%(column)s” is not a number of 0 or more: %(value)s.",
+            "Row %(row)d of %(file)s: “%(column)s” is not a number of 0 or more: %(value)s.",
             column=name,
             value=repr(value),
             **where,
@@ -34,7 +34,7 @@ def column_of(row: Any, name: str, where: Mapping[str, Any]) -> Any:
     if not isinstance(row, dict) or name not in row:
         has = ", ".join(row) if isinstance(row, dict) else "none"
         problem = Text(
-            "row %(row)d of %(file)s has no column “%(column)s”; it has: %(columns)s.",
+            "Row %(row)d of %(file)s has no column “%(column)s”; it has: %(columns)s.",
             column=name,
             columns=has,
             **where,

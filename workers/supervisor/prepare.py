@@ -11,7 +11,7 @@ from pathlib import Path
 from workers.contract.datasets import IMAGES, SPLITS
 from workers.contract.messages import AttemptSpec, DatasetRef
 from workers.contract.states import EndReason
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 from workers.datasets import written
 from workers.run_folder import RunFolder
 from workers.supervisor import copying
@@ -69,7 +69,7 @@ class Preparation:
             except copying.CopyError as error:
                 self.failure = (
                     reason,
-                    Text("The %(what)s to start from cannot be used: %(error)s.", what=what, error=str(error)),
+                    Text("The %(what)s to start from cannot be used: %(error)s.", what=what, error=clause(str(error))),
                 )
                 break
             except OSError as error:
@@ -86,7 +86,11 @@ class Preparation:
             except Exception as error:  # noqa: BLE001 - else the attempt would wait for ever
                 self.failure = (
                     EndReason.LAUNCH_FAILED,
-                    Text("Copying the %(what)s failed: %(error)s", what=what, error=f"{type(error).__name__}: {error}"),
+                    Text(
+                        "Copying the %(what)s failed: %(error)s.",
+                        what=what,
+                        error=clause(f"{type(error).__name__}: {error}"),
+                    ),
                 )
                 break
         self._finished.set()

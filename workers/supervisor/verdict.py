@@ -9,7 +9,7 @@ from typing import Any
 
 from workers.contract.messages import Request
 from workers.contract.states import EndReason, Status
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 
 # The kernel closes a dying process's connections some time before its parent learns that it has ended.
 DIES_LATE_S = 2.0
@@ -130,7 +130,9 @@ def judge(facts: Facts) -> Verdict:
     last, code = last_error(facts.launcher_tail), str(facts.launcher_exit)
     if last:
         text = Text(
-            "The launcher ended with exit code %(code)s before the ranks were running: %(error)s", code=code, error=last
+            "The launcher ended with exit code %(code)s before the ranks were running: %(error)s.",
+            code=code,
+            error=clause(last),
         )
     else:
         text = Text("The launcher ended with exit code %(code)s before the ranks were running.", code=code)
@@ -167,14 +169,14 @@ def _from_exit(exit: RankExit, facts: Facts) -> Verdict:
 
 
 def _how_it_ended(exit: RankExit, facts: Facts, error: str) -> tuple[EndReason, Text]:
-    values = {"rank": exit.rank, "error": error}
+    values = {"rank": exit.rank, "error": clause(error)}
     if re.search(r"\bMemoryError\b|ResourceExhausted|[Oo]ut of memory", error):
-        return EndReason.OUT_OF_MEMORY, Text("Rank %(rank)d: %(error)s", **values)
+        return EndReason.OUT_OF_MEMORY, Text("Rank %(rank)d: %(error)s.", **values)
     if re.search(r"No space left on device|Disk quota exceeded", error):
-        return EndReason.DISK_FULL, Text("Rank %(rank)d: %(error)s", **values)
+        return EndReason.DISK_FULL, Text("Rank %(rank)d: %(error)s.", **values)
     if exit.signal == signal.SIGABRT and _LOST_PEER.search(error):
         return EndReason.CRASHED_BY_SIGNAL, Text(
-            "Rank %(rank)d got no answer from another rank and aborted: %(error)s", **values
+            "Rank %(rank)d got no answer from another rank and aborted: %(error)s.", **values
         )
     if exit.signal is not None:
         values["signal"] = _signal(exit.signal)
@@ -195,7 +197,7 @@ def _how_it_ended(exit: RankExit, facts: Facts, error: str) -> tuple[EndReason, 
             "Rank %(rank)d ended with exit code %(code)s when the host's disk was full.", **values
         )
     if error:
-        return EndReason.TRAINER_ERROR, Text("Rank %(rank)d ended with exit code %(code)s: %(error)s", **values)
+        return EndReason.TRAINER_ERROR, Text("Rank %(rank)d ended with exit code %(code)s: %(error)s.", **values)
     return EndReason.TRAINER_ERROR, Text("Rank %(rank)d ended with exit code %(code)s.", **values)
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from workers.contract.messages import AttemptSpec
 from workers.contract.states import EndReason, Status
-from workers.contract.texts import Text, spoken
+from workers.contract.texts import Text, clause, spoken
 from workers.recipes.registry import recipe
 from workers.run_folder import RunFolder, atomic_write_json
 from workers.trainer.spool import Events
@@ -57,7 +57,8 @@ def _train(folder: RunFolder, rank: int, events: Events) -> TrainingFailed:
     try:
         settings = recipe(spec.recipe).settings.model_validate(spec.settings)
     except ValidationError as error:
-        raise TrainingFailed(EndReason.BAD_SETTINGS, str(error)) from error
+        problem = Text("The settings cannot be read: %(error)s.", error=clause(str(error)))
+        raise TrainingFailed(EndReason.BAD_SETTINGS, problem) from error
     stage("importing Paddle")
     from workers.trainer.environment import of_trainer
     from workers.trainer.finish import finish
@@ -88,7 +89,8 @@ def explain(error: BaseException, rank: int) -> TrainingFailed:
     """An error nobody foresaw, as an end reason with a sentence."""
     text = str(error).strip()
     line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-    detail = f"{type(error).__name__}: {line}".strip(": ")
+    words = clause(f"{type(error).__name__}: {line}".strip(": "))
+    detail = Text("Rank %(rank)d: %(error)s.", rank=rank, error=words)
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in text:
         return TrainingFailed(EndReason.DISK_FULL, detail, rank=rank)
     if isinstance(error, MemoryError) or "ResourceExhausted" in text or "Out of memory" in text:
@@ -97,7 +99,7 @@ def explain(error: BaseException, rank: int) -> TrainingFailed:
         # The rank that is to blame cannot say so: it is dead, hangs, or cannot be reached.
         return TrainingFailed(
             EndReason.TRAINER_ERROR,
-            Text("Rank %(rank)d lost contact with another rank: %(error)s", rank=rank, error=detail),
+            Text("Rank %(rank)d lost contact with another rank: %(error)s.", rank=rank, error=words),
         )
     return TrainingFailed(EndReason.TRAINER_ERROR, detail, rank=rank)
 

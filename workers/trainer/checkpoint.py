@@ -31,7 +31,7 @@ from safetensors.numpy import load_file, save_file
 
 from workers.contract import records
 from workers.contract.states import EndReason
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 from workers.run_folder import RunFolder
 from workers.trainer.task import TrainingFailed
 
@@ -208,7 +208,8 @@ def read(path: Path) -> Snapshot:
         )
     except (OSError, ValueError, KeyError) as error:
         raise TrainingFailed(
-            EndReason.TRAINER_ERROR, Text("The checkpoint to start from cannot be read: %(error)s", error=str(error))
+            EndReason.TRAINER_ERROR,
+            Text("The checkpoint to start from cannot be read: %(error)s.", error=clause(str(error))),
         ) from error
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from workers.contract import records
 from workers.contract.messages import Request
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 from workers.trainer.evaluation import LEAVE_AT_ONCE
 from workers.trainer.modes import evaluating
 
@@ -33,7 +33,7 @@ def report(run: Run) -> Request | None:
     except Exception as error:  # noqa: BLE001
         traceback.print_exc()
         words = f"{type(error).__name__}: {error}"[:500]
-        text = Text("The worst dev rows could not be found: %(error)s", error=words)
+        text = Text("The worst dev rows could not be found: %(error)s.", error=clause(words))
         run.events.say("note", level="warning", text=text, step=run.progress.step)
         return None
     if isinstance(found, Request):

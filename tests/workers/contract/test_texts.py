@@ -6,7 +6,7 @@ from pathlib import Path
 
 import workers
 from workers.contract import records
-from workers.contract.texts import Text, said_of, spoken
+from workers.contract.texts import Text, clause, said_of, spoken
 
 ROOT = Path(workers.__file__).parent
 
@@ -55,6 +55,39 @@ def test_no_sentence_leaves_a_host_without_its_template() -> None:
             if name in ("TrainingFailed", "Verdict", "refuse", "say") and any(map(_is_a_sentence, said)):
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert found == [] and texts > 40
+
+
+# Sentences that end in another's sentence, and names of things, which begin one.
+WITHIN = {
+    "%(host)s refused: %(why)s",
+    "Node %(node)d on %(host)s refused: %(why)s",
+    "The exported model of job %(job)d",
+    "The model folder “%(folder)s”",
+}
+NAMES = ("fp16 ", "paddle.vision ")
+
+
+def test_a_sentence_begins_with_a_capital_and_ends_with_a_full_stop_and_a_part_of_one_does_neither() -> None:
+    found, seen = [], 0
+    for path in [*sorted(ROOT.rglob("*.py")), *sorted((ROOT.parent / "jobs").rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Text", "Unreadable", "Finding"):
+                templates = [one.value for one in node.args if isinstance(one, ast.Constant)]
+                for text in (text for text in templates if isinstance(text, str) and " " in text):
+                    begins = text[0].isupper() or text[0] in "%“" or text.startswith(NAMES)
+                    found += [text] if begins != text.endswith((".", "?")) and text not in WITHIN else []
+                    seen += 1
+    assert found == [] and seen > 200
+
+
+def test_words_of_an_error_end_a_sentence_without_a_second_full_stop() -> None:
+    assert [clause(words) for words in ("no room", "No such file. ", "and so on...")] == [
+        "no room",
+        "No such file",
+        "and so on",
+    ]
+    text = Text("rank %(rank)d", rank=1)
+    assert clause(text) is text, "with its parts"
 
 
 def _is_a_sentence(value: ast.expr) -> bool:

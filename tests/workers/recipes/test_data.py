@@ -45,18 +45,18 @@ def test_columns_are_read_by_the_names_that_were_set(tmp_path: Path) -> None:
 
 def test_a_missing_column_is_named_with_its_row_and_what_is_there(tmp_path: Path) -> None:
     assert refusal(tmp_path, [*ROWS, {"txt": "x", "label": "pos"}]) == (
-        "row 3 of train.jsonl has no column “text”; it has: txt, label."
+        "Row 3 of train.jsonl has no column “text”; it has: txt, label."
     )
 
 
 def test_a_label_outside_the_set_is_named_with_its_row(tmp_path: Path) -> None:
     assert refusal(tmp_path, [*ROWS, {"text": "x", "label": "so-so"}]) == (
-        "row 3 of train.jsonl has the label “so-so”, not one of: neg, pos."
+        "Row 3 of train.jsonl has the label “so-so”, not one of: neg, pos."
     )
 
 
 def test_a_text_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert "row 1 of train.jsonl: “text” is not a text: 3." in refusal(tmp_path, [{"text": 3, "label": "pos"}])
+    assert "Row 1 of train.jsonl: “text” is not a text: 3." in refusal(tmp_path, [{"text": 3, "label": "pos"}])
 
 
 def test_an_empty_split_is_refused(tmp_path: Path) -> None:
@@ -69,14 +69,14 @@ def test_a_missing_split_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_row_that_is_not_json_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path, [*ROWS, "{"]) == "row 3 of train.jsonl is not JSON."
+    assert refusal(tmp_path, [*ROWS, "{"]) == "Row 3 of train.jsonl is not JSON."
 
 
 @pytest.mark.parametrize("weight", ["much", None, True, -1])
 def test_a_weight_must_be_a_number_of_zero_or_more(tmp_path: Path, weight: Any) -> None:
     rows = [{**ROWS[0], "w": 1}, {**ROWS[1], "w": weight}]
     assert refusal(tmp_path, rows, weight_column="w").startswith(
-        "row 2 of train.jsonl: “w” is not a number of 0 or more"
+        "Row 2 of train.jsonl: “w” is not a number of 0 or more"
     )
 
 
@@ -170,8 +170,8 @@ def test_a_second_text_is_read_where_there_is_one(tmp_path: Path) -> None:
     assert data.read(path, DataSettings(), ["neg", "pos"]).seconds == ["不"]
     assert data.read(path, DataSettings(text_b_column=None), ["neg", "pos"]).seconds is None
     pair = {"text": "很好", "text_b": "不", "label": "pos"}
-    assert "row 2 of train.jsonl has no column “text_b”" in refusal(tmp_path, [pair, ROWS[0]])
-    assert "row 1 of train.jsonl has no column “other”" in refusal(tmp_path, ROWS, text_b_column="other")
+    assert "Row 2 of train.jsonl has no column “text_b”" in refusal(tmp_path, [pair, ROWS[0]])
+    assert "Row 1 of train.jsonl has no column “other”" in refusal(tmp_path, ROWS, text_b_column="other")
     assert data.read(write(path, ROWS), DataSettings(), ["neg", "pos"]).seconds is None
 
 

@@ -109,8 +109,8 @@ def test_a_picture_that_cannot_be_decoded_and_a_row_without_one_are_named(tmp_pa
         data.Pictures(tmp_path, {"cut": split}, 8, Fit.CROP, 1.0, 2).of("cut", np.array([0, 1]))
     assert failed.value.reason is EndReason.BAD_DATA
     for line, words in {
-        '{"label": "x"}': "row 1 of bad.jsonl is not a picture with a label",
-        good.replace('"x"', '"y"'): "row 1 of bad.jsonl has the label “y”, not one of: x",
+        '{"label": "x"}': "Row 1 of bad.jsonl is not a picture with a label",
+        good.replace('"x"', '"y"'): "Row 1 of bad.jsonl has the label “y”, not one of: x",
     }.items():
         (tmp_path / "bad.jsonl").write_text(line)
         with pytest.raises(TrainingFailed, match=words):

@@ -332,13 +332,13 @@ def test_weights_are_read_where_a_column_is_named(lines: Path) -> None:
     assert set(data.read(path).weights) == {1.0}
     assert data.read(path, "weight").weights.tolist() == [i / 2 for i in range(len(rows))]
     with pytest.raises(
-        model.TrainingFailed, match=r"row 1 of train.jsonl has no column “w”; it has: id, image, size, text"
+        model.TrainingFailed, match=r"Row 1 of train.jsonl has no column “w”; it has: id, image, size, text"
     ):
         data.read(path, "w")
     for wrong in (-1, True, "many"):
         rows[6]["weight"] = wrong
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        with pytest.raises(model.TrainingFailed, match=r"row 7 of train.jsonl: “weight” is not a number of 0 or more"):
+        with pytest.raises(model.TrainingFailed, match=r"Row 7 of train.jsonl: “weight” is not a number of 0 or more"):
             data.read(path, "weight")
 
 

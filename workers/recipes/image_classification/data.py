@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from workers.contract.states import EndReason
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 from workers.images import Images, NoPicture, Pixels, upright
 from workers.recipes.image_classification.settings import Fit
 from workers.recipes.weights import weight_of
@@ -59,11 +59,11 @@ def read(path: Path, labels: list[str], weight_column: str | None = None) -> Spl
                 label = str(row["label"])
             except (ValueError, KeyError, TypeError):
                 raise TrainingFailed(
-                    EndReason.BAD_DATA, Text("row %(row)d of %(file)s is not a picture with a label.", **where)
+                    EndReason.BAD_DATA, Text("Row %(row)d of %(file)s is not a picture with a label.", **where)
                 ) from None
             if label not in index:
                 problem = Text(
-                    "row %(row)d of %(file)s has the label “%(label)s”, not one of: %(labels)s.",
+                    "Row %(row)d of %(file)s has the label “%(label)s”, not one of: %(labels)s.",
                     label=label,
                     labels=", ".join(labels[:50]),
                     **where,
@@ -130,10 +130,10 @@ class Pictures:
                 return square(self._images.read(*split.places[row]), self.size, self.fit)
             except (NoPicture, ValueError) as error:
                 problem = Text(
-                    "The picture of row %(row)d of %(file)s cannot be decoded: %(problem)s",
+                    "The picture of row %(row)d of %(file)s cannot be decoded: %(problem)s.",
                     row=row + 1,
                     file=f"{name}.jsonl",
-                    problem=str(error)[:300],
+                    problem=clause(str(error)[:300]),
                 )
                 raise TrainingFailed(EndReason.BAD_DATA, problem) from None
 

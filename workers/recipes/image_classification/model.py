@@ -14,7 +14,7 @@ from paddle.vision.models.resnet import model_urls
 from safetensors.numpy import load_file
 
 from workers.contract.states import EndReason
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 from workers.recipes import drop_path
 from workers.recipes.image_classification import networks
 from workers.recipes.image_classification.settings import (
@@ -72,7 +72,8 @@ def sizes(settings: ModelSettings, size: int, exported: Path | None) -> dict[str
             found = {name: said[name] for name in kept}
         except (OSError, ValueError, KeyError) as error:
             raise TrainingFailed(
-                EndReason.MODEL_UNAVAILABLE, Text("The exported model cannot be read: %(problem)s", problem=str(error))
+                EndReason.MODEL_UNAVAILABLE,
+                Text("The exported model cannot be read: %(problem)s.", problem=clause(str(error))),
             ) from None
         if found["architecture"] == Architecture.VIT and size % found["patch"]:
             raise TrainingFailed(
@@ -120,7 +121,8 @@ def build(configuration: Configuration, settings: Any, exported: Path | None) ->
             _take(model, load_file(exported / WEIGHTS), str(settings.model.job))
         except OSError as error:
             raise TrainingFailed(
-                EndReason.MODEL_UNAVAILABLE, Text("The exported model cannot be read: %(problem)s", problem=str(error))
+                EndReason.MODEL_UNAVAILABLE,
+                Text("The exported model cannot be read: %(problem)s.", problem=clause(str(error))),
             ) from None
     elif settings.model.source is ModelSource.PRETRAINED:
         name = configuration.architecture

@@ -11,7 +11,7 @@ import paddle
 from safetensors.numpy import load_file
 
 from workers.contract.states import EndReason
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 from workers.recipes.sequences.data import Normalisation
 from workers.recipes.sequences.settings import Cell, Goal, ModelSettings
 from workers.trainer.task import TrainingFailed
@@ -107,7 +107,8 @@ def build(configuration: Configuration, settings: ModelSettings, dropout: float,
         weights = load_file(exported / WEIGHTS)
     except OSError as error:
         raise TrainingFailed(
-            EndReason.MODEL_UNAVAILABLE, Text("The exported model cannot be read: %(problem)s", problem=str(error))
+            EndReason.MODEL_UNAVAILABLE,
+            Text("The exported model cannot be read: %(problem)s.", problem=clause(str(error))),
         ) from None
     for name in own.keys() - {"shift", "scale"}:
         there = list(weights[name].shape) if name in weights else None

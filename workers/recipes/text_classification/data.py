@@ -65,7 +65,7 @@ def read(path: Path, settings: DataSettings, labels: list[str] | None) -> Texts:
                 row = json.loads(line)
             except ValueError:
                 raise TrainingFailed(
-                    EndReason.BAD_DATA, Text("row %(row)d of %(file)s is not JSON.", **where)
+                    EndReason.BAD_DATA, Text("Row %(row)d of %(file)s is not JSON.", **where)
                 ) from None
             text = _text(row, settings.text_column, where)
             second = second_column(row, settings) if number == 1 else second
@@ -92,7 +92,7 @@ def _label(row: Any, name: str, where: dict[str, Any], index: dict[str, int]) ->
     label = str(column_of(row, name, where))
     if label not in index:
         problem = Text(
-            "row %(row)d of %(file)s has the label “%(label)s”, not one of: %(labels)s.",
+            "Row %(row)d of %(file)s has the label “%(label)s”, not one of: %(labels)s.",
             label=label,
             labels=", ".join(index),
             **where,
@@ -106,7 +106,7 @@ def _number(row: Any, name: str, where: dict[str, Any]) -> float:
     value = from_json_number(column_of(row, name, where))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         problem = Text(
-            "row %(row)d of %(file)s: “%(column)s” is not a number: %(value)s.", column=name, value=repr(value), **where
+            "Row %(row)d of %(file)s: “%(column)s” is not a number: %(value)s.", column=name, value=repr(value), **where
         )
         raise TrainingFailed(EndReason.BAD_DATA, problem)
     return float(value)
@@ -116,7 +116,7 @@ def _text(row: Any, name: str, where: dict[str, Any]) -> str:
     text = column_of(row, name, where)
     if not isinstance(text, str):
         problem = Text(
-            "row %(row)d of %(file)s: “%(column)s” is not a text: %(value)s.", column=name, value=repr(text), **where
+            "Row %(row)d of %(file)s: “%(column)s” is not a text: %(value)s.", column=name, value=repr(text), **where
         )
         raise TrainingFailed(EndReason.BAD_DATA, problem)
     return text

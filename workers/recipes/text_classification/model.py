@@ -12,7 +12,7 @@ import paddlenlp.transformers as paddlenlp
 from paddlenlp.transformers import AutoTokenizer, BertTokenizer, ErnieTokenizer
 
 from workers.contract.states import EndReason
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 from workers.recipes import drop_path
 from workers.recipes.text_classification.settings import Architecture, ModelSource
 from workers.trainer.task import Context, TrainingFailed
@@ -218,12 +218,12 @@ def _from_pretrained(what: Any, name: str, **options: Any) -> Any:
         if Path(name).is_dir():
             raise TrainingFailed(
                 EndReason.MODEL_UNAVAILABLE,
-                Text("The model folder cannot be loaded: %(error)s", error=_first_line(error)),
+                Text("The model folder cannot be loaded: %(error)s.", error=_first_line(error)),
             ) from error
         raise TrainingFailed(
             EndReason.MODEL_UNAVAILABLE,
             Text(
-                "“%(name)s” could not be fetched from the hub: %(error)s If this host is offline, put the model's "
+                "“%(name)s” could not be fetched from the hub: %(error)s. If this host is offline, put the model's "
                 "PaddleNLP folder below one of its model roots and start from “folder”.",
                 name=name,
                 error=_first_line(error),
@@ -232,5 +232,4 @@ def _from_pretrained(what: Any, name: str, **options: Any) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return line if line.endswith(".") else line + "."
+    return clause(next((line for line in str(error).splitlines() if line.strip()), type(error).__name__))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from workers.contract.states import EndReason
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 from workers.images import Images, NoPicture, Pixels, upright
 from workers.recipes.text_lines.fitting import needed_steps, steps_of, width_at
 from workers.recipes.text_lines.settings import TextLinesSettings
@@ -207,10 +207,10 @@ class Pictures:
             return scaled(picture, settings.height, settings.max_width, colour=settings.colour)
         except (NoPicture, ValueError) as error:
             problem = Text(
-                "The picture of row %(row)d of %(file)s cannot be decoded: %(problem)s",
+                "The picture of row %(row)d of %(file)s cannot be decoded: %(problem)s.",
                 row=int(lines.numbers[row]),
                 file=f"{split}.jsonl",
-                problem=str(error)[:300],
+                problem=clause(str(error)[:300]),
             )
             raise TrainingFailed(EndReason.BAD_DATA, problem) from None
 

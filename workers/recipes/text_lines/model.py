@@ -13,7 +13,7 @@ import paddle.nn.functional as F
 from safetensors.numpy import load_file
 
 from workers.contract.states import EndReason
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 from workers.recipes.text_lines.settings import Cell, TextLinesSettings
 from workers.trainer.task import TrainingFailed
 
@@ -155,7 +155,8 @@ def build(configuration: Configuration, characters: list[str], dropout: float, e
         known = read_characters(exported)
     except (OSError, ValueError) as error:
         raise TrainingFailed(
-            EndReason.MODEL_UNAVAILABLE, Text("The exported model cannot be read: %(problem)s", problem=str(error))
+            EndReason.MODEL_UNAVAILABLE,
+            Text("The exported model cannot be read: %(problem)s.", problem=clause(str(error))),
         ) from None
     places = {character: i for i, character in enumerate(known, 1)}
     # Class 0 is the blank in both.

@@ -59,7 +59,7 @@ def read(path: Path, names: list[str], weight_column: str | None = None) -> Tagg
             row = _row(written)
             if row is None:
                 problem = Text(
-                    "row %(row)d of %(file)s has no list “tokens” with a list “tags” of the same length.",
+                    "Row %(row)d of %(file)s has no list “tokens” with a list “tags” of the same length.",
                     row=number,
                     file=path.name,
                 )
@@ -67,7 +67,7 @@ def read(path: Path, names: list[str], weight_column: str | None = None) -> Tagg
             unknown = next((tag for tag in row[1] if tag not in index), None)
             if unknown is not None:
                 problem = Text(
-                    "row %(row)d of %(file)s has the tag “%(tag)s”, not one of: %(tags)s.",
+                    "Row %(row)d of %(file)s has the tag “%(tag)s”, not one of: %(tags)s.",
                     row=number,
                     file=path.name,
                     tag=unknown,
