@@ -26,7 +26,11 @@ class ControlFile:
         now = time.monotonic()
         if now < self._next_look:
             return self.newest
-        self._next_look = now + INTERVAL_S
+        return self.look()
+
+    def look(self) -> Control:
+        """However short a time ago the last look was: before something that cannot be taken back."""
+        self._next_look = time.monotonic() + INTERVAL_S
         try:
             status = os.stat(self.path)  # noqa: PTH116  (called every step; Path.stat costs twice as much)
         except FileNotFoundError:

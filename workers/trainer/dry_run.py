@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workers.contract.messages import Request
 from workers.contract.texts import Text
 from workers.trainer import checkpoint
-from workers.trainer.evaluation import evaluate, train_sample
+from workers.trainer.evaluation import LEAVE_AT_ONCE, asked_of_all, evaluate, train_sample
 from workers.trainer.memory import Memory
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ def measure(run: Run, memory: Memory) -> Request | None:
     if isinstance(result, Request):
         return result
     saved = _checkpoint(run)
+    left = asked_of_all(run.ranks, run.control.look().leave if run.ranks.rank == 0 else None, LEAVE_AT_ONCE)
+    if left is not None:  # while it was written; a pause or the time limit comes too late, since all is done
+        return left
     found: dict[str, Any] = {"rank": run.ranks.rank, "peak_mb": memory.peak_mb()}
     if run.ranks.rank == 0:
         # A real one takes all rows of dev and a sample of the training rows.

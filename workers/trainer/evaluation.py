@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,14 @@ def evaluate(
     return Evaluated(task.metrics(dev), time.monotonic() - started, len(dev_rows), train)
 
 
+def asked_of_all(ranks: Ranks, asked: Request | None, heeded: Sequence[Request]) -> Request | None:
+    """What rank 0 was `asked` to do, on all ranks, if it is among those `heeded` here."""
+    requests = list(Request)
+    code = requests.index(asked) + 1 if asked is not None and asked in heeded else 0
+    agreed = int(ranks.sum(np.array([float(code)]))[0])
+    return requests[agreed - 1] if agreed else None
+
+
 def train_sample(task: Task) -> Rows:
     """The training rows that every evaluation measures: always the same ones, whatever the seed and the ranks, so that
     jobs on one dataset compare. Rows of like length next to each other: less padding."""
@@ -84,13 +93,11 @@ def _tally(
     rank that the others are alive (Gloo waits 30 s) and whether somebody asked to leave."""
     mine = rows[ranks.rank :: ranks.world]
     tally: Any = 0.0
-    requests = list(Request)
     for i in range(math.ceil(len(rows) / ranks.world / batch_size)):
         asked = control.read().leave if ranks.rank == 0 else None
-        code = requests.index(asked) + 1 if asked is not None and asked in LEAVE_AT_ONCE + SAVE_AND_LEAVE else 0
-        agreed = int(ranks.sum(np.array([float(code)]))[0])
-        if agreed:
-            return requests[agreed - 1]
+        agreed = asked_of_all(ranks, asked, LEAVE_AT_ONCE + SAVE_AND_LEAVE)
+        if agreed is not None:
+            return agreed
         taken = mine[i * batch_size : (i + 1) * batch_size]
         if len(taken) == 0:
             continue

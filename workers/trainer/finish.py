@@ -29,7 +29,7 @@ def finish(run: Run, reason: EndReason) -> EndReason:
     folder = run.context.folder
     folder.artifacts.mkdir(exist_ok=True)
     exported = run.task.export(run.model, folder.artifacts)
-    asked = run.control.read().leave  # which may have taken minutes
+    asked = run.control.look().leave  # which may have taken minutes
     if asked in LEAVE_AT_ONCE and asked is not None:
         return REASONS[asked]
     for name in exported:

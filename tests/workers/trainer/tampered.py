@@ -1,10 +1,9 @@
 """A trainer in which rank 1 is wronged at its third step, as the file `tamper` of the run folder says:
 `weights` changes one weight by its last bit, `gradient` makes its gradient overflow in fp16 from then on.
-`cancel`: somebody cancels the attempt while rank 0 exports."""
+`cancel`: somebody cancels the attempt while rank 0 exports, `cancel_late`: while it writes a checkpoint."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import numpy as np
 
 from workers.contract.messages import Control, Request
 from workers.trainer import __main__ as trainer
+from workers.trainer import checkpoint
 from workers.trainer import start as starting
-from workers.trainer.control import INTERVAL_S
 
 STEP = 3
 
@@ -26,6 +25,8 @@ def main(path: str) -> int:
         run = original(*arguments)
         if how == "cancel":
             _cancel_at_export(run)
+        elif how == "cancel_late":
+            _cancel_at_checkpoint(run)
         elif run.ranks.rank == 1:
             _tamper(run, how)
         return run
@@ -38,10 +39,19 @@ def _cancel_at_export(run: Any) -> None:
     def export(model: Any, folder: Path) -> list[str]:
         (folder / "model").mkdir()
         run.control.path.write_text(Control(leave=Request.CANCEL).model_dump_json())
-        time.sleep(2 * INTERVAL_S)
         return ["model"]
 
     run.task.export = export
+
+
+def _cancel_at_checkpoint(run: Any) -> None:
+    write = checkpoint.write
+
+    def written(*arguments: Any, **options: Any) -> Any:
+        run.control.path.write_text(Control(leave=Request.CANCEL).model_dump_json())
+        return write(*arguments, **options)
+
+    checkpoint.write = written
 
 
 def _tamper(run: Any, how: str) -> None:

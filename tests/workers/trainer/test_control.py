@@ -42,3 +42,4 @@ def test_between_two_looks_the_disk_is_left_alone(tmp_path: Path, monkeypatch: p
     file.read()
     atomic_write_json(tmp_path / "control.json", {"leave": "pause"})
     assert file.read() == Control()
+    assert file.look().leave is Request.PAUSE, "whoever must know looks all the same"

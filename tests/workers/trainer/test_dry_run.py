@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.workers.trainer.conftest import Attempt
+from tests.workers.trainer.conftest import Attempt, Zygote
+from tests.workers.trainer.test_ranks import tampered
 
 PLAN = {"training": {"max_steps": 200, "epochs": 50}, "checkpoints": {"every_steps": 2, "evaluate_every_steps": 2}}
 
@@ -31,6 +33,15 @@ def test_a_plan_shorter_than_the_dry_run_is_run_to_its_end(train: Callable[..., 
     dry = train("short", dry_run_steps=30, training={"max_steps": 3})
     assert [step["step"] for step in dry.steps()] == [1, 2, 3]
     assert len(dry.events("measured")) == 1
+
+
+def test_a_cancellation_while_the_checkpoint_is_written_counts_on_all_ranks(
+    tmp_path: Path, zygote: Zygote, dataset: Path
+) -> None:
+    dry = tampered(tmp_path, zygote, dataset, "cancel_late", dry_run_steps=2)
+    assert [dry.outcome(rank)["end_reason"] for rank in (0, 1)] == ["cancelled"] * 2 and dry.exit_codes == [0, 0]
+    assert dry.events("measured", 0) == dry.events("measured", 1) == [], "the result is not offered as a whole one"
+    assert dry.checkpoints() == []
 
 
 def test_a_dry_run_that_breaks_ends_with_the_reason(train: Callable[..., Attempt]) -> None:
