@@ -16,7 +16,7 @@ from workers import environment, host
 from workers.config import Config
 from workers.contract.messages import AttemptSpec, Kind, Request
 from workers.contract.states import EndReason
-from workers.contract.texts import Text
+from workers.contract.texts import Text, clause
 from workers.recipes import registry
 from workers.run_folder import RunFolder, atomic_write_json, read_json
 from workers.supervisor import processes
@@ -42,6 +42,8 @@ LOG_TAIL_BYTES = 64 * 2**10
 # Given back to a full disk when the ranks are gone, so that their end can still be written down.
 BALLAST_BYTES = 2**20
 FULL_BYTES = 256 * 2**10
+# Above this much free space it is not plain that the disk is full.
+LITTLE_BYTES = 64 * 2**20
 
 # Stages of state.json after which nothing is left to do in a run folder.
 FINAL = ("done", "refused")
@@ -116,7 +118,7 @@ class Supervisor:
         self.killed: set[int] = set()
         self.imposed: tuple[EndReason, str] | None = None
         self.grace_over = False
-        self.disk_full = False
+        self.free_bytes = FULL_BYTES
         self.recovering = False
         self.oom_kills = processes.oom_kills()
 
@@ -157,8 +159,7 @@ class Supervisor:
         except OSError as error:
             if error.errno not in DISK_FULL:
                 raise
-            full = Text("The disk of %(host)s is full.", host=self.config.host_name)
-            self.imposed = self.imposed or (EndReason.DISK_FULL, full)
+            self.imposed = self.imposed or (EndReason.DISK_FULL, "")
         self.end()
 
     def recover(self) -> None:
@@ -228,7 +229,10 @@ class Supervisor:
             )
         except OSError as error:
             reason = EndReason.DISK_FULL if error.errno in DISK_FULL else EndReason.LAUNCH_FAILED
-            self.imposed = (reason, str(error))
+            self.imposed = (
+                reason,
+                Text("The launcher could not be started: %(error)s.", error=clause(error.strerror or str(error))),
+            )
         else:
             self.launcher_pid = self.launcher.pid
             self.report.say("started", node=self.spec.node, launcher_pid=self.launcher.pid)
@@ -291,7 +295,7 @@ class Supervisor:
             self.launcher.returncode = code
             self.launcher_exit = None if launcher_lives else code
         disk = os.statvfs(self.folder.path)
-        self.disk_full = disk.f_bavail * disk.f_frsize < FULL_BYTES
+        self.free_bytes = disk.f_bavail * disk.f_frsize
 
     def tell_end(self) -> None:
         exits = self.exits()
@@ -319,6 +323,8 @@ class Supervisor:
         verdict = judge(self.facts(exits))
         if verdict.reason is EndReason.TIME_LIMIT:
             verdict = replace(verdict, detail=self.at_the_limit(), rank=None)
+        elif verdict.reason is EndReason.DISK_FULL:
+            verdict = replace(verdict, detail=Text.joined(verdict.detail, self.of_the_disk()))
         self.devices.release()
         self.report.say(
             "ended",
@@ -339,6 +345,22 @@ class Supervisor:
             else Text("There is no good checkpoint.")
         )
         return Text.joined(self.lifeline.time_limit.in_words(self.lifeline.control), late, saved)
+
+    def of_the_disk(self) -> Text:
+        where = {
+            "host": self.config.host_name,
+            "folder": str(self.config.scratch_root),
+            "free": self.free_bytes / 2**20,
+        }
+        if self.free_bytes < LITTLE_BYTES:
+            return Text(
+                "On host %(host)s there were %(free).1f MB free in %(folder)s. Make room there, then retry.", **where
+            )
+        return Text(
+            "On host %(host)s there were still %(free).0f MB free in %(folder)s: what had to be written did not fit, or a "
+            "quota is used up. Make room there, then retry.",
+            **where,
+        )
 
     def tell_complete(self) -> None:
         for stream in self.streams:
@@ -428,7 +450,7 @@ class Supervisor:
             launcher_tail=_tail(self.folder.launcher_log),
             any_ready=bool(self.ready),
             oom_kills=processes.oom_kills() - self.oom_kills,
-            disk_full=self.disk_full,
+            disk_full=self.free_bytes < FULL_BYTES,
         )
 
     def read_events(self) -> None:
