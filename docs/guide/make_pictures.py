@@ -182,6 +182,7 @@ def running(data_dir: Path) -> Iterator[Site]:
         port = free.getsockname()[1]
     env = os.environ | {"DATA_DIR": str(data_dir), "PORT": str(port)}
     said = data_dir / "pictures.log"
+    said.parent.mkdir(parents=True, exist_ok=True)
     with said.open("w") as log:
         command = [sys.executable, "manage.py", "up", "--demo"]
         up = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
