@@ -63,6 +63,7 @@ def test_ranks_that_are_alike_agree_on_sums_and_hear_of_each_other() -> None:
     ("changes", "what"),
     [
         ({"norm": 0.26}, "norm of the averaged gradient was 0.26 on rank 1 and 0.25 on the others"),
+        ({"norm": 0.250001}, "norm of the averaged gradient was 0.250001 on rank 1 and 0.25 on the others"),
         ({"norm": math.inf, "found_inf": True}, "overflow of the averaged gradient (1: yes) was 1 on rank 1 and 0"),
         ({"found_inf": True}, "overflow of the averaged gradient (1: yes) was 1 on rank 1 and 0 on the others"),
         ({"applied": 6}, "number of applied steps was 6 on rank 1 and 5 on the others"),

@@ -46,6 +46,13 @@ def test_global_norm(limit: float, spared: tuple[int, ...]) -> None:
     assert clipped == (not same(expected, ARRAYS))
 
 
+def test_the_limit_is_met_exactly_however_small_it_is() -> None:
+    """Nothing is added to the norm that is divided by: an epsilon of 1e-6 would be a tenth of this one."""
+    arrays = [np.array([6e-6, 0.0]), np.array([8e-6])]
+    _, got = clip(arrays, max_norm=1e-6)
+    assert same(got, by_global_norm(arrays, 1e-6))
+
+
 @pytest.mark.parametrize("spared", [(), (1,)])
 def test_global_norm_equals_paddles_own(spared: tuple[int, ...]) -> None:
     made = parameters(*ARRAYS)
@@ -180,6 +187,12 @@ def test_what_was_learnt_survives_a_checkpoint_exactly(mode: str, after: int) ->
     resumed = Stream(mode=mode, max_norm=None, history=30)
     resumed.clipper.restore(json.loads(json.dumps(whole.clipper.state())))
     assert [resumed(norm) for norm in values[after:]] == [whole(norm) for norm in values[after:]]
+
+
+@pytest.mark.parametrize("mode", ["zclip", "autoclip"])
+def test_a_limit_is_in_force_after_as_many_steps_as_were_set_and_not_before(mode: str) -> None:
+    stream = Stream(mode=mode, max_norm=None, adaptive_warmup=7)
+    assert [stream(norm)[0] is None for norm in history(2, 20)] == [True] * 7 + [False] * 13
 
 
 def test_what_was_learnt_in_another_mode_is_not_taken_over() -> None:

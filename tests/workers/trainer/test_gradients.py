@@ -99,7 +99,7 @@ def test_a_factor_that_float32_cannot_hold_shortens_all_the_same() -> None:
 
 
 def test_zeros_are_counted_over_all_gradients() -> None:
-    grads = gradients.of(parameters([0.0, 1.0, 0.0], [[0.0, 2.0]]))
+    grads = gradients.of(parameters([0.0, 1.0, 0.0], [[-0.0, -2.0]]))
     assert gradients.zeros(grads).item() == 3.0
     assert gradients.elements(grads) == 5
 

@@ -60,7 +60,9 @@ def is_decayed(name: str, undecayed: str) -> bool:
 @pytest.mark.parametrize("undecayed", ["bias, norm", "bias", ""])
 @pytest.mark.parametrize("layer_decay", [1.0, 0.5])
 def test_adamw(undecayed: str, layer_decay: float) -> None:
-    s = OptimizerSettings(learning_rate=0.01, weight_decay=0.1, undecayed=undecayed, layer_decay=layer_decay)
+    s = OptimizerSettings(
+        learning_rate=0.01, weight_decay=0.1, undecayed=undecayed, layer_decay=layer_decay, epsilon=1e-2
+    )
     model, expected, given = train(s)
     for name, w in expected.items():
         m, v = np.zeros_like(w), np.zeros_like(w)
@@ -86,6 +88,20 @@ def test_sgd_with_momentum_and_coupled_decay(momentum: float, layer_decay: float
             velocity = momentum * velocity + g
             w = w - s.learning_rate / t * layer_decay ** (3 - depth(name)) * velocity
         assert np.allclose(arrays(model)[name], w, atol=2e-6), name
+
+
+def test_weights_of_every_kind_of_normalisation_are_left_undecayed_whatever_they_are_called() -> None:
+    kinds = [
+        paddle.nn.LayerNorm(4),
+        paddle.nn.BatchNorm1D(4),
+        paddle.nn.BatchNorm2D(4),
+        paddle.nn.GroupNorm(2, 4),
+        paddle.nn.InstanceNorm1D(4),
+    ]
+    model = paddle.nn.Sequential(*kinds, paddle.nn.Linear(4, 4))
+    for undecayed, expected in (("bias, norm", {"5.weight"}), ("", {name for name, _ in named_parameters(model)})):
+        decayed = optimizer._decayed(model, named_parameters(model), undecayed)
+        assert {name for name, parameter in named_parameters(model) if parameter.name in decayed} == expected
 
 
 def depth(name: str) -> int:
@@ -115,6 +131,21 @@ def test_the_average_follows_the_weights_in_float32() -> None:
     with average.in_place():
         assert np.array_equal(layer.weight.numpy(), state["weight"])
     assert np.array_equal(layer.weight.numpy(), own)
+
+
+def test_of_weights_in_half_precision_the_average_follows_the_optimizers_own() -> None:
+    """In half precision a step this small changes nothing."""
+    layer = paddle.nn.Linear(1, 1, bias_attr=False)
+    layer.weight.set_value(np.ones((1, 1), np.float32))
+    half = layer.weight.astype("float16").detach()
+    half.name = "half"
+    master = paddle.ones([1, 1])
+    average = WeightAverage([("weight", half)], 0.5, {"half": master})
+    for step in range(10, 30):
+        master.add_(paddle.full([1, 1], 1e-5))
+        average.follow(step)
+    assert average.averages[0].dtype == paddle.float32
+    assert 1.0001 < average.averages[0].item() < master.item() - 5e-6
 
 
 def test_without_averaging_nothing_is_kept_and_nothing_swapped() -> None:

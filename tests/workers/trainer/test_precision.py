@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as property_settings
 from hypothesis import strategies as st
+from paddle.amp.auto_cast import amp_global_state
 from pydantic import ValidationError
 
 from workers.contract.training import LossScalingSettings, Precision, PrecisionSettings
-from workers.trainer.precision import Caster, LossScaler, _cpu_allowed
+from workers.trainer.precision import Caster, LossScaler, _cpu_allowed, resolved
 
 # Paddle converts its scale to a number in a way that NumPy deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
@@ -215,6 +216,25 @@ def test_an_export_is_free_of_rounding() -> None:
 def test_auto_is_float32_on_cpu() -> None:
     rounding = caster(paddle.nn.Linear(1, 1), Precision.AUTO)
     assert rounding.mode is Precision.FLOAT32 and not rounding.emulated
+
+
+@pytest.mark.parametrize(
+    ("capability", "mode"),
+    [((6, 1), "float32"), ((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")],
+)
+def test_auto_on_a_gpu_is_what_its_tensor_cores_take(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], mode: str
+) -> None:
+    monkeypatch.setattr(paddle, "get_device", lambda: "gpu:0")
+    monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda: capability)
+    assert resolved(Precision.AUTO) == mode
+    assert resolved(Precision.FLOAT32) is Precision.FLOAT32
+
+
+def test_no_forward_pass_leaves_its_number_format_to_the_next_job() -> None:
+    for mode, left in ((Precision.FP16, "float16"), (Precision.BF16, "bfloat16"), (Precision.FLOAT32, "float32")):
+        with caster(paddle.nn.ReLU(), mode).forward():
+            assert amp_global_state().amp_dtype == left
 
 
 class Layers(paddle.nn.Layer):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
+import paddle
 import pytest
 
-from workers.trainer.sampler import Position, Sampler
+from workers.trainer.sampler import Position, Sampler, reseed
 
 
 def sampler(rows: int = 103, batch: int = 4, accumulation: int = 2, world: int = 2, seed: int = 1) -> Sampler:
@@ -65,3 +68,17 @@ def test_rows_of_like_length_come_together() -> None:
         return sum(lengths[batch].max() * len(batch) for batch in epoch_of(s, 0))
 
     assert padded(grouped) < 0.65 * padded(mixed)
+    # But not the short ones first: the chunks of a window are in an order of their own.
+    chunks = lengths[grouped.order(0)[:2048]].reshape(-1, 64).mean(1)
+    assert 0.3 < (np.diff(chunks) > 0).mean() < 0.7
+
+
+def test_every_step_and_every_rank_has_random_numbers_of_its_own_that_come_again() -> None:
+    drawn = {}
+    for seed, step, rank in [(1, 7, 0), (1, 8, 0), (1, 7, 1), (2, 7, 0), (1, 0, 7)]:
+        reseed(seed, step, rank)
+        drawn[seed, step, rank] = (paddle.rand([2]).tolist(), np.random.rand(2).tolist(), random.random())
+    for one in range(3):
+        assert len({str(values[one]) for values in drawn.values()}) == len(drawn)
+    reseed(1, 7, 1)
+    assert drawn[1, 7, 1] == (paddle.rand([2]).tolist(), np.random.rand(2).tolist(), random.random())
