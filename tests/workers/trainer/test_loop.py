@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 
 from tests.workers.trainer.conftest import Attempt, make_attempt, settings
 from workers.contract.messages import AttemptSpec
+from workers.contract.records import GROUP_NORM, ZERO_GRADIENTS
 from workers.contract.states import EndReason
-from workers.trainer import checkpoint
+from workers.trainer import checkpoint, gradients
 from workers.trainer.loop import Run, train
 from workers.trainer.ranks import Ranks
+from workers.trainer.sampler import Position
 from workers.trainer.spool import Events
 from workers.trainer.start import start
 from workers.trainer.task import Context, TrainingFailed
@@ -196,6 +199,98 @@ def test_the_recorded_norm_is_the_one_before_clipping_and_the_update_comes_from_
     assert seen["norm"] == pytest.approx(1e-3, rel=1e-5)
 
 
+def test_norms_and_limits_are_of_the_unscaled_gradient_whatever_the_loss_scale(tmp_path: Path, dataset: Path) -> None:
+    seen = {}
+    for mode, scale in (("float32", 1.0), ("fp16", 16.0), ("fp16", 1024.0)):
+        changes: dict[str, Any] = {
+            "precision": {"mode": mode},
+            "loss_scaling": {"init_scale": scale},
+            "clipping": {"max_norm": 0.05},
+            "monitoring": {"group_norms_every": 1},
+            "training": {"max_steps": 1},
+            "regularisation": {"dropout": 0.0},
+        }
+        work = InProcess(make_attempt(tmp_path / f"{mode}-{scale}", dataset, **changes), **changes)
+        update: list[float] = []
+        step = work.run.optimizer.step
+
+        def spy(work: InProcess = work, update: list[float] = update, step: Any = step) -> None:
+            update.append(gradients.norm_of(work.run.parameters))
+            step()
+
+        work.run.optimizer.step = spy
+        work.train()
+        (record,) = work.attempt.steps()
+        assert record["clipped"] and update == [pytest.approx(0.05, rel=1e-3)]
+        of_groups = [value for name, value in record["extras"].items() if name.startswith(GROUP_NORM)]
+        assert math.hypot(*of_groups) == pytest.approx(record["grad_norm"], rel=1e-5)
+        seen[mode, scale] = (record["grad_norm"], record["extras"][ZERO_GRADIENTS])
+    norm, zeros = seen.pop(("float32", 1.0))
+    assert norm > 0.06 and 0.1 < zeros < 0.9, "most characters are not in the batch"
+    for rounded in seen.values():
+        assert rounded == (pytest.approx(norm, rel=0.02), pytest.approx(zeros, abs=0.02))
+
+
+def test_the_optimizer_steps_with_the_rate_that_is_recorded(in_process: Any) -> None:
+    work = in_process(schedule={"warmup_steps": 2, "decay": "cosine"}, training={"max_steps": 6})
+    rates: list[float] = []
+    step = work.run.optimizer.step
+    work.run.optimizer.step = lambda: (rates.append(work.run.optimizer.get_lr()), step())
+    work.train()
+    assert rates == [record["lr"] for record in work.attempt.steps()] and len(set(rates)) > 3
+
+
+def test_only_the_last_micro_batch_of_a_step_waits_for_the_other_ranks(in_process: Any) -> None:
+    work = in_process(training={"batch_size": 4, "accumulation": 3, "max_steps": 2})
+    asked: list[bool] = []
+    work.run.ranks.without_sync = lambda model, without: (asked.append(without), nullcontext())[1]
+    work.train()
+    assert asked == [True, True, False] * 2
+
+
+def test_a_batch_of_which_no_row_counts_changes_nothing_but_decay(in_process: Any) -> None:
+    work = in_process(training={"max_steps": 2, "batch_size": 4}, optimizer={"weight_decay": 0.0})
+    work.run.task.weights[work.run.sampler.take(work.run.progress.at)] = 0.0
+    first = work.weights()
+    after: list[Any] = []
+    record = work.run.steps.record
+    work.run.steps.record = lambda line: (after.append(work.weights()), record(line))
+    work.train()
+    one, other = work.attempt.steps()
+    assert (one["loss"], one["grad_norm"], one["skipped"]) == (0.0, 0.0, None)
+    assert same(after[0], first) and not same(after[1], first) and other["loss"] > 0
+
+
+def test_the_average_follows_the_weights_of_after_the_step_and_counts_applied_steps(in_process: Any) -> None:
+    work = in_process(
+        optimizer={"ema_memory": 0.99, "learning_rate": 0.1}, schedule={"warmup_steps": 0}, training={"max_steps": 3}
+    )
+    bad = work.run.sampler.take(Position(0, 4))
+    work.run.task.weights[bad] = math.nan
+    weights: list[Any] = [work.weights()["classifier.weight"].astype(np.float64)]
+    record = work.run.steps.record
+    work.run.steps.record = lambda line: (weights.append(work.weights()["classifier.weight"]), record(line))
+    work.train()
+    assert [line["applied"] for line in work.attempt.steps()] == [1, 1, 2, 3], "the second batch was bad"
+    expected = weights[0]
+    for applied, after in enumerate((weights[1], weights[3], weights[4]), 1):
+        memory = (1 + applied) / (10 + applied)
+        expected = memory * expected + (1 - memory) * after
+    assert np.allclose(work.attempt.final("average")["classifier.weight"], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_checkpoints_and_evaluations_follow_applied_steps_and_a_skipped_one_makes_none(in_process: Any) -> None:
+    work = in_process(
+        training={"max_steps": 6, "batch_size": 4}, checkpoints={"every_steps": 2, "evaluate_every_steps": 2, "keep": 9}
+    )
+    for at in (8, 24):  # the third and the seventh step
+        work.run.task.weights[work.run.sampler.take(Position(0, at))] = math.nan
+    work.train()
+    assert [line["applied"] for line in work.attempt.steps()] == [1, 2, 2, 3, 4, 5, 5, 6]
+    for kind in ("checkpoint", "evaluation"):
+        assert [(line["step"], line["applied"]) for line in work.attempt.events(kind)] == [(2, 2), (5, 4), (8, 6)], kind
+
+
 def test_a_norm_below_the_threshold_is_left_alone(in_process: Any) -> None:
     work = in_process(clipping={"max_norm": 1e3}, training={"max_steps": 2})
     work.train()
@@ -244,17 +339,19 @@ def test_weights_of_rows_count_in_loss_and_gradient(tmp_path: Path, dataset: Pat
     assert work.attempt.steps()[0]["loss"] == pytest.approx(float(alone), rel=1e-5)
 
 
-def test_an_infinite_moment_is_never_written_as_a_checkpoint(in_process: Any) -> None:
-    work = in_process()
+@pytest.mark.parametrize("bad", ["moment2", "average"])
+def test_what_is_not_finite_is_never_written_as_a_checkpoint(in_process: Any, bad: str) -> None:
+    work = in_process(optimizer={"ema_memory": 0.9})
     work.until(applied=2)
     good = work.attempt.checkpoints()
-    for tensor in work.run.optimizer._accumulators["moment2"].values():
+    moments = work.run.optimizer._accumulators["moment2"].values()
+    for tensor in moments if bad == "moment2" else work.run.average.averages:
         tensor.set_value(np.full(tensor.shape, np.inf, np.float32))
     work._limit(max_steps=3)
     work.train()
     assert work.attempt.checkpoints() == good
     (note,) = [line for line in work.attempt.events("note") if line["level"] == "error"]
-    assert "moment2" in note["text"] and "No checkpoint at step 3" in note["text"]
+    assert bad in note["text"] and "No checkpoint at step 3" in note["text"]
 
 
 @pytest.mark.parametrize("mode", ["float32", "fp16"])

@@ -72,6 +72,16 @@ def test_statistics_of_batchnorm_move_only_on_applied_steps(in_process: Any) -> 
     assert work.attempt.final()["after._mean"].tobytes() == normalised.layer._mean.numpy().tobytes()
 
 
+def test_an_evaluation_has_the_statistics_of_the_first_rank_on_all_ranks(in_process: Any) -> None:  # noqa: F811
+    work = in_process(training={"max_steps": 2})
+    normalised = Normalised(work)
+    taken: list[Any] = []
+    work.run.ranks.take_from_first = taken.extend
+    work.train()
+    names = {tensor.name for tensor in taken}
+    assert names >= {normalised.layer._mean.name, normalised.layer._variance.name}
+
+
 def test_a_buffer_is_remembered_unless_the_model_says_that_it_never_moves() -> None:
     class Counting(paddle.nn.Layer):  # type: ignore[misc]
         constants = ("factor",)
@@ -102,6 +112,17 @@ def test_drop_path_leaves_out_whole_samples_and_keeps_the_mean() -> None:
 def test_drop_path_grows_with_depth() -> None:
     assert drop_path.rates(0.3, 4) == pytest.approx([0.0, 0.1, 0.2, 0.3])
     assert drop_path.rates(0.3, 1) == [0.3]
+
+
+def test_drop_path_is_in_both_branches_of_a_transformers_layer() -> None:
+    layers = [paddle.nn.TransformerEncoderLayer(4, 1, 8, dropout=0.0) for _ in range(2)]
+    drop_path.into_transformer(layers, 1 - 1e-12)
+    x = paddle.rand([3, 5, 4])
+    dropped = layers[1](x)
+    for branch in (layers[1].dropout1, layers[1].dropout2):
+        assert isinstance(branch[1], DropPath)
+    both = layers[1].norm2(layers[1].norm1(x))
+    assert np.allclose(dropped.numpy(), both.numpy(), atol=1e-6), "nothing is left but the residual"
 
 
 def test_an_export_of_a_model_with_drop_path_and_smoothing_is_that_of_its_weights(in_process: Any) -> None:  # noqa: F811

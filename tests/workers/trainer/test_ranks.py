@@ -33,6 +33,18 @@ def test_one_rank_with_a_large_batch_does_the_same_as_two_ranks_with_micro_batch
         assert np.allclose(weights, two.final()[name], atol=2e-5), name
 
 
+def test_every_rank_and_every_step_drops_others(tmp_path: Path, train: Any) -> None:
+    """All rows are the same, and the weights stand still: what differs is chance."""
+    folder = tmp_path / "alike"
+    write_texts(folder, train=16, dev=2)
+    line = (folder / "train.jsonl").read_text().splitlines()[0]
+    (folder / "train.jsonl").write_text(f"{line}\n" * 16)
+    still = {"optimizer": {"learning_rate": 1e-30}, "regularisation": {"dropout": 0.5}, "training": {"max_steps": 3}}
+    run = train("alike", world=2, data=folder, **still)
+    losses = [record["loss"] for rank in (0, 1) for record in run.steps(rank)]
+    assert len(set(losses)) == len(losses) == 6
+
+
 def test_every_rank_records_every_step_and_they_agree_on_what_is_global(train: Any) -> None:
     attempt = train("both", world=2, precision={"mode": "fp16"}, loss_scaling={"init_scale": 2.0**22})
     ours, theirs = attempt.steps(0), attempt.steps(1)
@@ -264,8 +276,11 @@ def test_looking_at_each_ranks_norm_changes_nothing_else(train: Any) -> None:
     changes = {"training": {"accumulation": 2, "max_steps": 3}, "precision": {"mode": "fp16"}}
     plain = train("plain", world=2, **changes)
     apart = train("apart", world=2, monitoring={"local_norms": True}, **changes)
-    for a, b in zip(plain.steps(), apart.steps(), strict=True):
+    for a, b, other in zip(plain.steps(), apart.steps(0), apart.steps(1), strict=True):
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-5)
+        own = [record["extras"]["local_norm"] for record in (b, other)]
+        # A mean is no longer than what it is the mean of, and these are of the unscaled gradient.
+        assert a["grad_norm"] <= sum(own) / 2 * 1.01 and max(own) < 10 * a["grad_norm"]
         assert a["loss_all"] == pytest.approx(b["loss_all"], rel=1e-5)
     for name, weights in plain.final().items():
         assert np.allclose(weights, apart.final()[name], atol=1e-5), name

@@ -12,6 +12,8 @@ from safetensors.numpy import load_file
 from tests.workers.recipes.examples import write_texts
 from tests.workers.trainer.test_loop import InProcess, in_process, same  # noqa: F401
 from workers.contract.states import EndReason
+from workers.trainer import loop
+from workers.trainer.agreement import Agreed, agree
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 
@@ -95,6 +97,35 @@ def test_rewinds_are_bounded_and_then_bad_steps_are_skipped_until_their_limit(in
     assert sum("That was the last rewind" in note["text"] for note in work.attempt.events("note")) == 1
 
 
+def test_a_rewind_gives_all_ranks_the_averaged_weights_too_and_forgets_what_was_seen_since(
+    in_process: Any,  # noqa: F811
+) -> None:
+    work = in_process(
+        limits=REWINDS,
+        training={"max_steps": 8},
+        checkpoints={"every_steps": 3},
+        optimizer={"ema_memory": 0.9},
+        spikes=SPIKES,
+    )
+    given: list[Any] = []
+    work.run.ranks.take_from_first = given.extend
+    spoil(work, 6)
+    seen: list[int] = []
+    record = work.run.steps.record
+    work.run.steps.record = lambda line: (seen.append(work.run.spikes.windows["loss"].seen), record(line))
+    work.train()
+    assert {id(tensor) for tensor in work.run.average.averages} <= {id(tensor) for tensor in given}
+    # The bad step adds nothing, and the next one goes on from the three of the checkpoint.
+    assert seen == [1, 2, 3, 4, 5, 5, 4, 5, 6, 7, 8]
+
+
+def test_a_rewind_ends_the_row_of_skipped_steps(in_process: Any) -> None:  # noqa: F811
+    work = in_process(limits={**REWINDS, "skip_limit": 2, "most_rewinds": 1}, training={"max_steps": 4})
+    spoil(work, 2, 3, 6)
+    assert work.train() is EndReason.COMPLETED
+    assert [bool(r["skipped"]) for r in work.attempt.steps()] == [False, True, True, False, False, True, False, False]
+
+
 @pytest.mark.parametrize("policy", ["rewind", "stop"])
 def test_an_overflow_under_loss_scaling_is_no_reason_to_rewind_or_stop(in_process: Any, policy: str) -> None:  # noqa: F811
     work = in_process(
@@ -126,6 +157,20 @@ def test_a_spike_is_recorded_skipped_or_rewound(in_process: Any, action: str, ap
         assert events[0]["what"] == "loss" and events[0]["sigmas"] > 50 and events[0]["value"] == records[7]["loss_all"]
 
 
+def test_a_spike_is_one_of_the_loss_of_all_ranks_so_that_all_find_it(
+    in_process: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def others(*arguments: Any) -> Agreed:
+        agreed = agree(*arguments)
+        return agreed._replace(loss_sum=agreed.loss_sum * (1000 if arguments[2] == 8 else 1))
+
+    monkeypatch.setattr(loop, "agree", others)
+    work = in_process(spikes={**SPIKES, "action": "skip"}, training={"max_steps": 9})
+    work.train()
+    assert [record["step"] for record in work.attempt.steps() if record["skipped"]] == [8]
+
+
 def test_a_skipped_spike_does_not_lower_the_loss_scale(in_process: Any) -> None:  # noqa: F811
     work = in_process(
         spikes={**SPIKES, "action": "skip"},
@@ -151,11 +196,13 @@ def test_all_ranks_rewind_alike_though_only_the_first_reads_the_checkpoint(tmp_p
         training={"batch_size": 4, "max_steps": 14},
         checkpoints={"every_steps": 2},
         monitoring={"compare_ranks_every": 1},
+        clipping={"mode": "autoclip", "adaptive_warmup": 2},
     )
     assert attempt.outcome(0)["end_reason"] == attempt.outcome(1)["end_reason"] == "completed", attempt.log(1)
     ours, theirs = attempt.steps(0), attempt.steps(1)
-    assert [(r["seg"], r["applied"], r["grad_norm"], r["lr"]) for r in ours if not r["skipped"]] == [
-        (r["seg"], r["applied"], r["grad_norm"], r["lr"]) for r in theirs if not r["skipped"]
+    names = ("seg", "applied", "grad_norm", "lr", "clip_norm", "clipped")
+    assert [[r[name] for name in names] for r in ours if not r["skipped"]] == [
+        [r[name] for name in names] for r in theirs if not r["skipped"]
     ]
     assert len(attempt.events("rewind")) == ours[-1]["seg"] >= 1
 

@@ -50,9 +50,26 @@ def test_falling_is_no_spike_and_neither_is_anything_before_it_is_active() -> No
     spikes = detector(active_after=12)
     assert [spikes.check(1.0 + 0.01 * i if i != 11 else 50.0, 1.0) for i in range(12)] == [None] * 12
     assert detector().check(math.inf, 1.0) is None
+    spikes = detector()
     for value in noise(3, 20):
         spikes.check(value, value)
     assert spikes.check(0.0, 0.0) is None
+
+
+@pytest.mark.parametrize("seen", [7, 8])
+def test_it_is_active_after_as_many_steps_as_were_set(seen: int) -> None:
+    spikes = detector()
+    for value in noise(8, seen):
+        spikes.check(value, value)
+    assert (spikes.check(50.0, 1.0) is not None) == (seen == 8)
+
+
+def test_spikes_with_good_steps_between_them_are_no_new_level() -> None:
+    spikes = detector()
+    for value in noise(9, 30):
+        spikes.check(value, value)
+    found = [spikes.check(value * (10 if i % 2 else 1), value) for i, value in enumerate(noise(10, 60))]
+    assert [spike is not None for spike in found] == [False, True] * 30
 
 
 def test_a_new_level_becomes_what_is_normal() -> None:
