@@ -96,11 +96,14 @@ def test_two_texts_are_tried_on_a_finished_job(site: Site, person: User, job: Jo
     page.get_by_role("button", name="Try", exact=True).click()
     box = page.locator("#try")
     expect(box).to_contain_text("Looking for a host.")
+    answer = page.locator("#try-answer > div")
+    answer.evaluate("element => { element.mark = true }")
     host.answer()
     first, second = box.locator(".predictions li").first, box.locator(".predictions li").last
     expect(first).to_contain_text("a good book")
     expect(first.get_by_role("row").nth(1)).to_contain_text(re.compile(r"positive\s*90\.0 %"))
     expect(second.get_by_role("row").nth(1)).to_contain_text(re.compile(r"other\s*75\.0 %"))
+    assert answer.evaluate("element => element.mark"), "it is changed where it differs, and stays the same element"
     first.get_by_text("5 tokens as the model saw them").click()
     expect(first.locator(".token").first).to_have_text("[CLS]")
     expect(box).to_contain_text("Starting the model took")
