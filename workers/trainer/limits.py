@@ -40,7 +40,7 @@ class Limits:
     def check(self, facts: StepFacts) -> None:
         limit = self.settings.skip_limit
         if self.settings.on_bad_step is BadStep.STOP and facts.skipped in (SKIP_INPUT, SKIP_LOSS, SKIP_GRAD):
-            raise _skips_end_it([facts])
+            raise _skips_end_it([facts], self.settings.input_limit)
         loss_limit, norm_limit = self.settings.loss_limit, self.settings.grad_norm_limit
         _count(self.skipped, facts, facts.skipped is not None)
         # A skipped step is none that went well: it neither adds to these counts nor ends them.
@@ -48,7 +48,7 @@ class Limits:
             _count(self.high_loss, facts, loss_limit is not None and facts.loss > loss_limit)
             _count(self.high_norm, facts, norm_limit is not None and facts.grad_norm > norm_limit)
         if len(self.skipped) >= limit:
-            raise _skips_end_it(self.skipped)
+            raise _skips_end_it(self.skipped, self.settings.input_limit)
         if len(self.high_loss) >= limit:
             first, last = self.high_loss[0], self.high_loss[-1]
             text = Text(
@@ -79,13 +79,13 @@ def _count(run: list[StepFacts], facts: StepFacts, bad: bool) -> None:
         run.clear()
 
 
-def why_skipped(facts: StepFacts) -> Text:
-    return Text.joined(_what_was_wrong(facts), Text("The step was skipped."))
+def why_skipped(facts: StepFacts, input_limit: float | None) -> Text:
+    return Text.joined(_what_was_wrong(facts, input_limit), Text("The step was skipped."))
 
 
-def _skips_end_it(run: list[StepFacts]) -> TrainingFailed:
+def _skips_end_it(run: list[StepFacts], input_limit: float | None) -> TrainingFailed:
     first, last = run[0], run[-1]
-    sentences = [_what_was_wrong(first)]
+    sentences = [_what_was_wrong(first, input_limit)]
     if len(run) > 1:
         span = {"count": len(run), "first": first.step, "last": last.step}
         sentences.append(Text("All %(count)d steps from %(first)d to %(last)d were skipped.", **span))
@@ -111,11 +111,18 @@ def _reason(run: list[StepFacts]) -> EndReason:
     return EndReason.DIVERGED if reasons == {SKIP_SPIKE} else EndReason.NON_FINITE
 
 
-def _what_was_wrong(facts: StepFacts) -> Text:
+def _what_was_wrong(facts: StepFacts, input_limit: float | None) -> Text:
     step = facts.step
     values = ", ".join(f"{facts.losses[rank]:g}" for rank in facts.bad_losses)
     if facts.skipped == SKIP_INPUT:
         ranks = _ranks(facts.bad_inputs, facts)
+        if not values and input_limit is not None:
+            return Text(
+                "At step %(step)d the input of %(ranks)s held a number that is not finite or lies beyond ±%(limit)g.",
+                step=step,
+                ranks=ranks,
+                limit=input_limit,
+            )
         if not values:
             return Text(
                 "At step %(step)d the input of %(ranks)s held a number that is not finite.", step=step, ranks=ranks

@@ -225,7 +225,7 @@ def train(run: Run) -> EndReason:
             run.average.follow(progress.applied)
         else:
             run.statistics.put_back()
-            scaler.skip(overflow=facts.skipped != records.SKIP_SPIKE)
+            scaler.skip(overflow=found_inf)
         scaler.update()
         optimizer.clear_grad(set_to_zero=False)  # who gets none in the next step is then left alone, as after a resume
         at, progress.at, progress.step = progress.at, sampler.after(progress.at), step
@@ -285,7 +285,7 @@ def train(run: Run) -> EndReason:
         if not rewinding:
             limits.check(facts)
         if facts.skipped in (records.SKIP_LOSS, records.SKIP_GRAD) and ranks.rank == 0:
-            events.say("note", level="warning", text=why_skipped(facts), step=step)
+            events.say("note", level="warning", text=why_skipped(facts, most_input), step=step)
         if leave in LEAVE_AT_ONCE:
             return REASONS[leave]
         if dry_run is not None:  # steps only; what else takes time is measured once at the end
@@ -387,12 +387,15 @@ def _name_bad_rows(run: Run, batches: list[Any], weights: list[Floats]) -> None:
                 axis=1
             )
             rows = ", ".join(str(row + 1) for row in batch.rows[bad][:10])
-            text = Text(
-                "Not finite in the training rows of rank %(rank)d: %(name)s of row %(rows)s.",
-                rank=run.ranks.rank,
-                name=name,
-                rows=rows,
-            )
+            where = {"rank": run.ranks.rank, "name": name, "rows": rows}
+            if most is None:
+                text = Text("Not finite in the training rows of rank %(rank)d: %(name)s of row %(rows)s.", **where)
+            else:
+                text = Text(
+                    "Not finite, or beyond ±%(limit)g, in the training rows of rank %(rank)d: %(name)s of row %(rows)s.",
+                    limit=most,
+                    **where,
+                )
             run.events.say("note", level="warning", text=text, step=run.progress.step)
 
 

@@ -119,11 +119,11 @@ def test_a_rewind_gives_all_ranks_the_averaged_weights_too_and_forgets_what_was_
     assert seen == [1, 2, 3, 4, 5, 5, 4, 5, 6, 7, 8]
 
 
-def test_a_rewind_ends_the_row_of_skipped_steps(in_process: Any) -> None:  # noqa: F811
-    work = in_process(limits={**REWINDS, "skip_limit": 2, "most_rewinds": 1}, training={"max_steps": 4})
-    spoil(work, 2, 3, 6)
+def test_after_a_rewind_steps_in_a_row_are_counted_anew(in_process: Any) -> None:  # noqa: F811
+    work = in_process(limits={**REWINDS, "skip_limit": 4, "loss_limit": 0.01}, training={"max_steps": 3})
+    spoil(work, 3)
     assert work.train() is EndReason.COMPLETED
-    assert [bool(r["skipped"]) for r in work.attempt.steps()] == [False, True, True, False, False, True, False, False]
+    assert [bool(r["skipped"]) for r in work.attempt.steps()] == [False, False, True, False, False, False]
 
 
 @pytest.mark.parametrize("policy", ["rewind", "stop"])
@@ -225,4 +225,19 @@ def test_an_input_beyond_its_limit_is_a_bad_step_whose_row_is_named(in_process: 
     end = work.fails()
     assert (end.reason, end.step) == (EndReason.NON_FINITE, 1)
     (note,) = work.attempt.events("note")
-    assert f"weight of row {first[1] + 1}." in note["text"]
+    assert note["text"] == (f"Not finite, or beyond ±10, in the training rows of rank 0: weight of row {first[1] + 1}.")
+    assert "the input of rank 0 held a number that is not finite or lies beyond ±10." in end.detail
+
+
+def test_a_step_left_out_with_finite_gradients_does_not_lower_the_loss_scale(in_process: Any) -> None:  # noqa: F811
+    work = in_process(
+        limits={"input_limit": 10.0, "skip_limit": 5},
+        precision={"mode": "fp16"},
+        loss_scaling={"init_scale": 256.0},
+        training={"max_steps": 2, "batch_size": 4},
+    )
+    work.run.task.weights[work.run.sampler.take(work.run.progress.at)[1]] = 11.0
+    assert work.train() is EndReason.COMPLETED
+    records = work.attempt.steps()
+    assert [record["skipped"] for record in records] == ["non_finite_input", None, None]
+    assert {record["loss_scale"] for record in records} == {256.0} and not records[0]["found_inf"]
