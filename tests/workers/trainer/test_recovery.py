@@ -157,6 +157,16 @@ def test_a_spike_is_recorded_skipped_or_rewound(in_process: Any, action: str, ap
         assert events[0]["what"] == "loss" and events[0]["sigmas"] > 50 and events[0]["value"] == records[7]["loss_all"]
 
 
+def test_without_rewinds_left_a_spike_is_only_recorded(in_process: Any) -> None:  # noqa: F811
+    work = in_process(
+        spikes={**SPIKES, "action": "rewind"}, limits={"most_rewinds": 0, "skip_limit": 3}, training={"max_steps": 9}
+    )
+    spoil(work, 8, factor=1000.0)
+    assert work.train() is EndReason.COMPLETED
+    assert [event["step"] for event in work.attempt.events("spike")] == [8]
+    assert [record["skipped"] for record in work.attempt.steps()] == [None] * 9
+
+
 def test_a_spike_is_one_of_the_loss_of_all_ranks_so_that_all_find_it(
     in_process: Any,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
