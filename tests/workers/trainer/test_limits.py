@@ -95,6 +95,21 @@ def test_a_high_gradient_norm_that_stays_is_divergence() -> None:
     assert "gradient norm" in end.detail
 
 
+def test_a_loss_or_norm_at_its_limit_is_not_above_it() -> None:
+    at = limits(loss_limit=10.0, grad_norm_limit=5.0)
+    for step in range(1, 20):
+        at.check(facts(step, loss=10.0, grad_norm=5.0))
+
+
+def test_a_skipped_step_neither_adds_to_high_losses_in_a_row_nor_ends_them() -> None:
+    high, bad = {"loss": 11.0}, {"skipped": "spike", "loss": 99.0, "grad_norm": 99.0}
+    end = feed(limits(loss_limit=10.0), facts(1, **high), facts(2, **bad), facts(3, **high), facts(4, **high))
+    assert end.reason == "diverged" and "in 3 applied steps in a row: 11 at step 1, 11 at step 4" in end.detail
+    several = limits(loss_limit=10.0, grad_norm_limit=5.0)
+    for step in range(1, 20):
+        several.check(facts(step, **(bad if step % 3 == 0 else high if step % 3 == 1 else {})))
+
+
 def test_no_limit_means_none() -> None:
     without = limits(loss_limit=None, grad_norm_limit=None)
     for step in range(1, 50):

@@ -240,6 +240,19 @@ def test_the_optimizer_steps_with_the_rate_that_is_recorded(in_process: Any) -> 
     assert rates == [record["lr"] for record in work.attempt.steps()] and len(set(rates)) > 3
 
 
+def test_o2_without_master_weights_has_its_weights_in_half_precision_after_every_step(in_process: Any) -> None:
+    work = in_process(
+        precision={"mode": "bf16", "level": "O2", "master_weights": False},
+        optimizer={"learning_rate": 0.1},
+        training={"max_steps": 2},
+    )
+    first = work.weights()["classifier.weight"]
+    work.train()
+    weight = work.run.model.classifier.weight
+    assert np.array_equal(weight.astype("bfloat16").astype("float32").numpy(), weight.numpy())
+    assert not np.array_equal(weight.numpy(), first)
+
+
 def test_only_the_last_micro_batch_of_a_step_waits_for_the_other_ranks(in_process: Any) -> None:
     work = in_process(training={"batch_size": 4, "accumulation": 3, "max_steps": 2})
     asked: list[bool] = []
