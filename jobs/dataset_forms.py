@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs.models import Dataset
-from workers.contract.datasets import PICTURE_KINDS, Kind, Reading, SequenceReading, TagReading
+from workers.contract.datasets import PICTURE_KINDS, WEIGHT, Kind, Reading, SequenceReading, TagReading
 from workers.contract.fields import CONTROL
 from workers.datasets import places
 
@@ -169,7 +169,7 @@ class _DescriptionForm(SplitForm):
         for name in self.COLUMNS if columns else ():
             field = self.fields[name]
             choices: Choices = [] if field.required else [("", gettext_lazy("none"))]
-            choices += [(column, column) for column in columns]
+            choices += [(column, column) for column in self.offered(name, columns)]
             self.fields[name] = forms.ChoiceField(
                 choices=choices, required=field.required, label=field.label, help_text=field.help_text
             )
@@ -180,6 +180,10 @@ class _DescriptionForm(SplitForm):
             "delimiter": next(name for name, sign in DELIMITERS.items() if sign == reading.delimiter),
             "labels": "\n".join(reading.labels),
         }
+
+    def offered(self, name: str, columns: list[str]) -> list[str]:
+        """Columns that the field of this name can be."""
+        return columns
 
     def choose_columns(self, data: Any, columns: list[str]) -> None:
         """Another delimiter or heading gives other columns: those that are gone are no longer chosen."""
@@ -438,6 +442,7 @@ class TokensForm(_DescriptionForm):
         help_text=gettext_lazy("Or of the entities. Numbers are those of the label set."),
     )
     weight_column = _weight_column()
+    has_weights = True  # or not even a place for them
     template = "datasets/describe_tokens.html"
     KIND = "tokens"
     SHARE_OF = gettext_lazy(
@@ -463,16 +468,26 @@ class TokensForm(_DescriptionForm):
             self.fields["delimiter"] = forms.ChoiceField(
                 choices=SEPARATOR_CHOICES, label=gettext_lazy("Between columns"), required=False
             )
+            self.has_weights = WEIGHT in columns
 
     def initial_of(self, reading: Reading) -> dict[str, Any]:
         how = reading.tagging
         return super().initial_of(reading) | how.model_dump() | {"rows_have": how.layout}
 
+    def offered(self, name: str, columns: list[str]) -> list[str]:
+        """Of CoNLL a column has something for each token, and the weight of a sentence stands in a comment before it."""
+        if self["format"].value() != "conll":
+            return columns
+        return [column for column in columns if (column == WEIGHT) == (name == "weight_column")]
+
     def choose_columns(self, data: Any, columns: list[str]) -> None:
         """Both are needed: if they are gone, the first has the tokens and the last the tags."""
-        for name, other in (("tokens_column", columns[0]), ("tags_column", columns[-1])):
-            if data.get(name) not in columns:
+        named = [column for column in columns if column != WEIGHT or data.get("format") != "conll"]
+        for name, other in (("tokens_column", named[0]), ("tags_column", named[-1])):
+            if data.get(name) not in named:
                 data[name] = other
+        if data.get("format") == "conll" and data.get("weight_column") != WEIGHT:
+            data["weight_column"] = ""
         super().choose_columns(data, columns)
 
     def clean(self) -> dict[str, Any]:
@@ -480,8 +495,7 @@ class TokensForm(_DescriptionForm):
         if cleaned.get("tokens_column") and cleaned.get("tokens_column") == cleaned.get("tags_column"):
             self.add_error("tags_column", _("The tags cannot be in the column of the tokens."))
         if cleaned.get("format") == "conll":
-            # A column of it has something for each token.
-            cleaned["rows_have"], cleaned["weight_column"] = "lists", ""
+            cleaned["rows_have"] = "lists"
         return cleaned
 
     def reading(self) -> Reading:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from workers.contract.datasets import SequenceReading, TagReading
+from workers.contract.datasets import WEIGHT, SequenceReading, TagReading
 from workers.datasets import tagging
 from workers.datasets.parsing import TEXT_NAMES, Look
 
@@ -83,8 +83,9 @@ def tags(look: Look) -> TagReading | None:
     values = {column: [row.values.get(column) for row in look.rows] for column in look.columns}
     if look.reading.format == "conll":
         # CoNLL-U has numbers first, then words, lemmas, parts of speech.
-        conllu = len(look.columns) == 10 and all(one[0] == "1" for one in values["1"] if one)
-        column = "4" if conllu else look.columns[-1]
+        columns = [column for column in look.columns if column != WEIGHT]
+        conllu = len(columns) == 10 and all(one[0] == "1" for one in values["1"] if one)
+        column = "4" if conllu else columns[-1]
         return TagReading(tokens_column="2" if conllu else "1", tags_column=column, scheme=_scheme(values[column]))
     text, entities = _first(TEXT_NAMES, names), _first(ENTITY_NAMES, names)
     if text and entities and _are_entities(values[entities]):

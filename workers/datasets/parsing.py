@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Literal
 
 import orjson
 
-from workers.contract.datasets import Reading
+from workers.contract.datasets import WEIGHT, Reading
 
 # A longer line or field is a quotation mark that was never closed, or no table at all.
 LONGEST_LINE_BYTES = 1 << 20
@@ -271,14 +271,16 @@ def _objects_at_once(raw: bytes, before: _Lines, reading: Reading) -> tuple[Bloc
 # A token that CoNLL-U repeats in parts, or one that is only meant.
 _RANGE = re.compile(r"\d+[-.]\d+")
 _COLUMNS_OF_CONLLU = 10
+_COMMENT = re.compile(r"#\s+([^\s=]+)\s*=\s(.*)")
 
 
 def _sentences(lines: _Lines, delimiter: str) -> Iterator[Row | BadRow]:
-    """A row per sentence: of each column, by its number from 1, what stands in its lines. Blank lines end a sentence; comments
-    (“# …” that are no token) and -DOCSTART- are passed over. A row's number is that of the sentence's first line, a fault's
-    that of its line."""
+    """A row per sentence: of each column, by its number from 1, what stands in its lines, and as “weight” what a comment
+    “# weight = …” right before it says. Blank lines end a sentence; other comments (“# name = value”, and “# …” that is no
+    token) and -DOCSTART- are passed over. A row's number is that of the sentence's first line, a fault's that of its line."""
     columns, start = 0, 0
     sentence: list[list[str]] = []
+    said: dict[str, str] = {}
     bad: BadRow | None = None
     for line in itertools.chain(lines, [""]):
         number = lines.number
@@ -287,11 +289,15 @@ def _sentences(lines: _Lines, delimiter: str) -> Iterator[Row | BadRow]:
         blank = not line.strip()
         if blank or fields[0] == "-DOCSTART-":
             if sentence or bad:
-                yield bad or Row(start, {str(i + 1): list(of) for i, of in enumerate(zip(*sentence, strict=True))}, b"")
-            sentence, bad = [], fault
+                yield bad or Row(start, _columns_of(sentence) | said, b"")
+            sentence, bad, said = [], fault, {}
             continue
         if fault:
             bad = bad or fault
+            continue
+        if not sentence and not bad and (comment := _COMMENT.match(line)):
+            if comment[1] == WEIGHT:
+                said[WEIGHT] = comment[2].strip()
             continue
         if (
             line.startswith("#")
@@ -316,6 +322,10 @@ def _sentences(lines: _Lines, delimiter: str) -> Iterator[Row | BadRow]:
         if len(sentence) > MOST_TOKENS:
             bad = bad or problem("Rows with more than %(limit)d tokens: %(count)d.", start, limit=MOST_TOKENS)
             sentence = []
+
+
+def _columns_of(sentence: list[list[str]]) -> Values:
+    return {str(number): list(column) for number, column in enumerate(zip(*sentence, strict=True), 1)}
 
 
 # --- tables ----------------------------------------------------------------------------------
@@ -343,6 +353,11 @@ class _Table:
                 return
             except csv.Error as error:
                 fault = lines.take_fault(number)
+                if "new-line character" in str(error):
+                    fault = fault or problem(
+                        "Rows with a carriage return that ends no line: %(count)d. Save the file with the line ends of Unix or Windows.",
+                        number,
+                    )
                 yield fault or problem(
                     "Rows whose quotation marks or line ends do not fit: %(count)d.", number, str(error)
                 )
@@ -439,7 +454,8 @@ def column_names(first: list[str], header: bool) -> list[str]:
         raise Unreadable("The first row has %(columns)d columns: is the delimiter right?", columns=len(first))
     if not header:
         return [str(i + 1) for i in range(len(first))]
-    names = [name.strip() for name in first]
+    # A second byte order mark is left by tools that put one before what had one.
+    names = [name.replace("\ufeff", "").strip() for name in first]
     if not all(names):
         raise Unreadable("Column %(number)d has no name in the first row.", number=names.index("") + 1)
     if len(set(names)) < len(names):

@@ -1,5 +1,5 @@
 """Tokens with a tag each: their rows, findings and statistics. A row is written as {"tokens": […], "tags": […], and its
-other columns}; of CoNLL files without others."""
+other columns}; of CoNLL files with no other than “weight”."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from workers.contract.datasets import SPLITS
+from workers.contract.datasets import SPLITS, WEIGHT
 from workers.datasets import measures, parsing, tagging
 from workers.datasets import rows as reading_rows
 from workers.datasets.findings import Source, Work
@@ -69,7 +69,9 @@ class _Rows(Rows):
         self.store(place, tuple(row_tokens), len(row_tokens), " ".join(row_tokens))
         chosen = {how.tokens_column, how.tags_column, "tokens", "tags"}
         rest = {name: value for name, value in values.items() if name not in chosen}
-        self.write({"tokens": row_tokens, "tags": tags, **({} if self.reading.format == "conll" else rest)}, lines)
+        if self.reading.format == "conll":
+            rest = {WEIGHT: values[WEIGHT]} if self.reading.weight_column == WEIGHT else {}
+        self.write({"tokens": row_tokens, "tags": tags, **rest}, lines)
         return None
 
     def _from_lists(self, row: Row) -> tuple[list[str], list[str]] | BadRow:

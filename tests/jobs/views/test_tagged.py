@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -48,12 +49,28 @@ def test_conll_is_recognised_previewed_and_described(people: People) -> None:
     ):
         assert text in page
     assert 'name="weight_column"' not in page, "a column of CoNLL has something for each token"
+    assert people.owner.post(url, {**DESCRIBED, "weight_column": "1", "preview": "1"}).status_code == 200
     assert "The tags cannot be in the column" in people.owner.post(url, {**DESCRIBED, "tags_column": "1"}).text
     assert people.owner.post(url, DESCRIBED).status_code == 302
     dataset.refresh_from_db()
     reading = Reading.model_validate(dataset.reading)
     assert (dataset.state, dataset.kind, reading.format, reading.delimiter) == ("checking", "tokens", "conll", " ")
     assert (reading.tagging.tokens_column, reading.tagging.tags_column) == ("1", "2")
+
+
+def test_weights_of_conll_are_offered_where_comments_have_them(people: People) -> None:
+    dataset, url = upload(people, CONLL.replace("李".encode(), "# weight = 2\n李".encode()))
+    page = people.owner.get(url).text
+    weights = page[page.index('name="weight_column"') :]
+    assert re.findall('<option value="([^"]*)"', weights[: weights.index("</select>")]) == ["", "weight"]
+    assert '<option value="2" selected>' in page and '<option value="weight" selected>' not in page
+    assert people.owner.post(url, {**DESCRIBED, "tags_column": "weight"}).status_code == 302
+    dataset.refresh_from_db()
+    assert dataset.reading["tagging"]["tags_column"] == "2" and dataset.reading["weight_column"] == ""
+    Dataset.objects.update(state=Dataset.State.MAPPING)
+    assert people.owner.post(url, {**DESCRIBED, "weight_column": "weight"}).status_code == 302
+    dataset.refresh_from_db()
+    assert dataset.reading["weight_column"] == "weight"
 
 
 def test_columns_are_guessed_anew_when_the_kind_or_the_format_changes(people: People) -> None:

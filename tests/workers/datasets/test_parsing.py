@@ -125,6 +125,16 @@ def test_a_huge_quoted_field_takes_no_row_after_it_along() -> None:
     assert [row["text"] for row in values(body, TABLE)] == ["x", "z"]
 
 
+def test_names_of_columns_have_no_byte_order_mark_left() -> None:
+    assert values(2 * parsing.BOM + b"text, label\na,b\n", TABLE) == [{"text": "a", "label": "b"}]
+
+
+def test_carriage_returns_that_end_no_line_are_told_in_words() -> None:
+    first, bad, last = read(b"text,label\na,b\nc,d\re,f\r\ng,h\n", TABLE)
+    assert isinstance(first, Row) and isinstance(last, Row) and isinstance(bad, BadRow)
+    assert bad.number == 3 and "carriage return" in bad.template
+
+
 def test_a_quotation_mark_that_is_never_closed_is_named_where_it_opens() -> None:
     body = b'text,label\ngood,a\n"open,b\n' + b"more,a\n" * 10
     assert [number for number, _text in faults(body, TABLE)] == [3]

@@ -104,6 +104,14 @@ def test_conll_is_read_sentence_by_sentence_without_comments_and_document_marks(
     assert isinstance(chinese, Row) and chinese.values["1"] == ["李", "四"]
 
 
+def test_comments_with_a_name_are_no_tokens_in_whatever_number_of_columns() -> None:
+    for sentence in rows_of("# weight = 2\na X Y O\n\n# newdoc = x\n# weight = 1e-1\nb X Y O\n\n# id = 7\n\nc X Y O\n"):
+        assert isinstance(sentence, Row) and len(sentence.values["1"]) == 1
+        assert sentence.values.get("weight") == {"a": "2", "b": "1e-1", "c": None}[sentence.values["1"][0]]
+    (inside,) = rows_of("a O\n# weight = 2\n")
+    assert isinstance(inside, BadRow), "within a sentence it is a token"
+
+
 def test_what_is_wrong_in_conll_is_named_by_its_line() -> None:
     good, bad, last = rows_of("a O\nb O\n\nc O\nd\ne O\n\nf O\n")
     assert isinstance(good, Row) and isinstance(last, Row) and isinstance(bad, BadRow)
@@ -248,6 +256,18 @@ def test_conll_files_are_checked_and_written_as_any_others(checked: Any, tmp_pat
     assert said["Sentences with a line of another number of columns than 2: 1."] == [62]
     said = found(checked(body + "x O\ny X\n\n", reading=CONLL))
     assert said["Rows with a tag that is none of the scheme BIO: 1."] == [61]
+
+
+def test_sentences_of_conll_have_their_weights_in_comments(checked: Any, tmp_path: Path) -> None:  # noqa: F811
+    body = "".join(f"# weight = {i % 3}.5\n李 B-PER\n{i} O\n\n" for i in range(20))
+    weighted = CONLL.model_copy(update={"weight_column": "weight"})
+    outcome = checked(body, reading=weighted)
+    assert outcome.fit and outcome.columns == ["tags", "tokens", "weight"]
+    assert {row["weight"] for row in lines(tmp_path, "train")} == {0.5, 1.5, 2.5}
+    assert checked(body, reading=CONLL).columns == ["tags", "tokens"]
+    said = found(checked(f"{body}x B-PER\n\n# weight = much\ny O\n\n", reading=weighted))
+    assert said["Rows without the column “weight”: 1."] == [81]
+    assert said["Rows whose weight is no number of 0 or more: 1."] == [84]
 
 
 def test_entities_by_their_places_become_tags_and_wrong_places_are_named(checked: Any, tmp_path: Path) -> None:  # noqa: F811
