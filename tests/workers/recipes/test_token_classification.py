@@ -17,6 +17,7 @@ from tests.workers.trainer.test_loop import InProcess
 from workers.datasets.tagging import Tags
 from workers.recipes.token_classification import metrics
 from workers.recipes.token_classification.baseline import baselines
+from workers.trainer.modes import evaluating
 
 NAMES = list(EXAMPLES["token_classification"].labels)
 RECIPE: dict[str, Any] = {"recipe": "token_classification"}
@@ -136,6 +137,30 @@ def test_a_row_that_is_cut_keeps_the_tags_of_what_is_read(tokenizer: Any) -> Non
     assert len(row.ids) == 8 and row.ids[-1] == tokenizer.sep_token_id
     assert (row.tokens.tolist(), row.at.tolist()) == ([0, 1, 2], [1, 2, 6])
     assert encoder(tokenizer, 8)([" "]).at.tolist() == []
+
+
+def test_the_loss_is_the_smoothed_one_of_tokens_with_a_tag_and_plain_in_evaluations(
+    tagged: Path, tmp_path: Path
+) -> None:
+    smooth: dict[str, Any] = {"regularisation": {"dropout": 0.0, "label_smoothing": 0.4}}
+    run = InProcess(make_attempt(tmp_path / "run", tagged, **RECIPE, **smooth), **RECIPE, **smooth).run
+    batch = run.task.batch("train", np.arange(9))
+    labels = batch.arrays["labels"]
+    valid = labels >= 0
+    assert 0 < valid.mean() < 1 and len(set(valid.sum(axis=1))) > 1
+
+    def expected(logits: Any, smoothing: float) -> Any:
+        z = logits.numpy().astype(np.float64)
+        logs = z - np.log(np.exp(z).sum(-1, keepdims=True))
+        target = np.eye(z.shape[-1])[np.where(valid, labels, 0)] * (1 - smoothing) + smoothing / z.shape[-1]
+        of_tokens = -(target * logs).sum(-1) * valid
+        return of_tokens.sum(axis=1) / valid.sum(axis=1)
+
+    logits, losses = run.task.losses(run.model, batch)
+    assert np.allclose(losses.numpy(), expected(logits, 0.4), atol=1e-5)
+    with evaluating(run.model):
+        logits, losses = run.task.losses(run.model, batch)
+    assert np.allclose(losses.numpy(), expected(logits, 0.0), atol=1e-5)
 
 
 # --- runs ------------------------------------------------------------------------------------
