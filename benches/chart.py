@@ -53,11 +53,11 @@ def fill(steps: int) -> Any:
                 plain = {"skipped": None, "found_inf": False}
                 line = records.encode(record | plain | {"step": step, "applied": step} | rare.get(step, {}))
             body.append(line)
-        values, matrix = packed.parse(b"".join(body))
-        store.append(attempt.pk, 0, at, b"".join(body), values, matrix)
-        runs = extended(runs, matrix, at)
+        batch = packed.parse(b"".join(body))
+        store.append(attempt.pk, 0, at, batch)
+        runs = extended(runs, batch.matrix, at)
         at += len(body)
-    state = {"runs": [run.to_json() for run in runs], "newest": values[-1]}
+    state = {"runs": [run.to_json() for run in runs], "newest": batch.record(len(batch) - 1)}
     Cursor.objects.create(attempt=attempt, rank=0, kind="steps", lines=steps, state=state)
     assert isinstance(runs[0], Run)
     return attempt

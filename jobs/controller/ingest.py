@@ -259,9 +259,9 @@ def _take_steps(attempt: Attempt, cursor: Cursor, body: bytes) -> set[str]:
             raise
         logger.exception("%s %d/steps at %d: kept as it is, not charted", attempt, cursor.rank, cursor.offset)
         cursor.state, cursor.lines = orjson.loads(state), lines
-        matrix = packed.unreadable(body.count(b"\n"))
-        store.append(attempt.pk, cursor.rank, cursor.lines, body, [None] * len(matrix), matrix)
-        cursor.lines += len(matrix)
+        batch = packed.unreadable(body)
+        store.append(attempt.pk, cursor.rank, cursor.lines, batch)
+        cursor.lines += len(batch)
         _not_applied(attempt, cursor, Kind.STEPS, cursor.offset, error)
         return {"steps", "events"}
 

@@ -22,8 +22,9 @@ Mask = npt.NDArray[np.bool_]
 
 def apply(attempt: Attempt, cursor: Cursor, body: bytes) -> set[str]:
     """Stores whole lines at the cursor, in the caller's transaction. Returns what changed, for the page."""
-    values, matrix = packed.parse(body)
-    store.append(attempt.pk, cursor.rank, cursor.lines, body, values, matrix)
+    batch = packed.parse(body)
+    matrix = batch.matrix
+    store.append(attempt.pk, cursor.rank, cursor.lines, batch)
     state = cursor.state
     state["runs"] = [
         run.to_json() for run in extended([Run(**run) for run in state.get("runs", [])], matrix, cursor.lines)
@@ -32,13 +33,13 @@ def apply(attempt: Attempt, cursor: Cursor, body: bytes) -> set[str]:
     bits = packed.bits(matrix)
     valid = (bits & packed.INVALID) == 0
     if valid.any():
-        state["newest"] = values[int(np.flatnonzero(valid)[-1])]
+        state["newest"] = batch.record(int(np.flatnonzero(valid)[-1]))
         skipped = valid & ((bits & packed.SKIPPED) != 0)
-        odd = valid & _non_finite(matrix, bits, values, cursor.rank)
-        told = _tell(attempt, cursor, "non_finite", odd, values)
+        odd = valid & _non_finite(batch, bits, cursor.rank)
+        told = _tell(attempt, cursor, "non_finite", odd, batch)
         if cursor.rank == 0:
             # All ranks skip together, so rank 0 speaks for all.
-            told = _tell(attempt, cursor, "skipped", skipped, values) or told
+            told = _tell(attempt, cursor, "skipped", skipped, batch) or told
             _count(attempt, cursor, bits, skipped, odd)
         if told:
             changed.add("events")
@@ -46,7 +47,7 @@ def apply(attempt: Attempt, cursor: Cursor, body: bytes) -> set[str]:
     return changed
 
 
-def _non_finite(matrix: packed.Matrix, bits: npt.NDArray[np.int64], values: list[Any], rank: int) -> Mask:
+def _non_finite(batch: packed.Batch, bits: npt.NDArray[np.int64], rank: int) -> Mask:
     """Where a number that should be finite is not: a rank's own loss, and, told by rank 0 only, what all share.
 
     An overflow that loss scaling has caught is not one: it belongs to fp16 and shows as a skipped step.
@@ -54,14 +55,16 @@ def _non_finite(matrix: packed.Matrix, bits: npt.NDArray[np.int64], values: list
 
     def odd(name: str) -> Mask:
         index = packed.CHARTED.index(name)
-        not_finite: Mask = ~np.isfinite(matrix[:, packed.FIRST_FIELD + index]) & ((bits & packed.NULL[index]) == 0)
+        not_finite: Mask = ~np.isfinite(batch.matrix[:, packed.FIRST_FIELD + index]) & (
+            (bits & packed.NULL[index]) == 0
+        )
         return not_finite
 
     mask = odd("loss")
     if rank == 0:
         norm = odd("grad_norm")
         for index in np.flatnonzero(norm & ((bits & packed.SKIPPED) != 0)):
-            norm[index] = values[index]["skipped"] != SKIP_FOUND_INF
+            norm[index] = batch.record(index)["skipped"] != SKIP_FOUND_INF
         mask |= odd("loss_all") | norm
     return mask
 
@@ -83,7 +86,7 @@ def _count(attempt: Attempt, cursor: Cursor, bits: npt.NDArray[np.int64], skippe
     Attempt.objects.filter(pk=attempt.pk).update(**changes)
 
 
-def _tell(attempt: Attempt, cursor: Cursor, kind: str, mask: Mask, values: list[Any]) -> bool:
+def _tell(attempt: Attempt, cursor: Cursor, kind: str, mask: Mask, batch: packed.Batch) -> bool:
     """One event for each run of consecutive steps, however long: written at its first step, counted up after."""
     if not mask.any():
         return False
@@ -91,15 +94,19 @@ def _tell(attempt: Attempt, cursor: Cursor, kind: str, mask: Mask, values: list[
     for low, high in zip(edges[::2], edges[1::2], strict=True):
         run = cursor.state.get(kind)
         if low == 0 and run is not None and run["end"] == cursor.lines:
-            run = run | {"last": values[high - 1]["step"], "count": run["count"] + high, "end": cursor.lines + high}
+            run = run | {
+                "last": batch.record(high - 1)["step"],
+                "count": run["count"] + high,
+                "end": cursor.lines + high,
+            }
             JobEvent.objects.filter(pk=run["event"]).update(message=_sentence(kind, run), data=_data(run))
         else:
             number = cursor.state.get(f"{kind}_events", 0) + 1
             cursor.state[f"{kind}_events"] = number
-            value = values[low]
+            value = batch.record(low)
             run = {
                 "first": value["step"],
-                "last": values[high - 1]["step"],
+                "last": batch.record(high - 1)["step"],
                 "count": high - low,
                 "end": cursor.lines + high,
                 "what": _what(kind, value),

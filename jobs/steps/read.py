@@ -111,7 +111,7 @@ def newest_with(attempt: Attempt, rank: int, text: str) -> dict[str, Any] | None
     sealed = (
         StepBlock.objects.filter(attempt=attempt, rank=rank).order_by("-index").values_list("body", flat=True).first()
     )
-    return None if sealed is None else _last_with(list(block.unseal(bytes(sealed))), wanted)
+    return None if sealed is None else _last_with(block.unseal(bytes(sealed))[:-1].split(b"\n"), wanted)
 
 
 def _last_with(lines: list[bytes], wanted: bytes) -> dict[str, Any] | None:
@@ -128,7 +128,7 @@ def _parts(attempt: Attempt, rank: int, after_step: int) -> Iterator[list[bytes]
     # The tail first: what is sealed in the meantime is then not missed, and not read twice either.
     tail = _tail(attempt, rank, after_step)
     for body in _sealed(attempt, rank, after_step, tail[0][0] // block.BLOCK if tail else None):
-        yield [line + b"\n" for line in block.unseal(body)]
+        yield [line + b"\n" for line in block.unseal(body)[:-1].split(b"\n")]
     for _, body in tail:
         yield [line + b"\n" for line in body[:-1].split(b"\n")]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from django.db import transaction
@@ -21,35 +20,31 @@ from jobs.steps.block import BLOCK
 MOST_ROWS = 64
 
 
-def append(attempt: int, rank: int, start: int, body: bytes, values: list[Any], matrix: packed.Matrix) -> None:
+def append(attempt: int, rank: int, start: int, batch: packed.Batch) -> None:
     """Whole lines after those that are stored; `start` is the number of records before them.
 
     As one row of the tail, or, when they come faster than a quarter of a block at a time, sealed at once:
     what is not written twice is not written twice.
     """
-    if len(matrix) >= BLOCK // 4:
+    if len(batch) >= BLOCK // 4:
         rows = _rows(attempt, rank)
-        if sum(len(row.matrix) for row in rows) + len(matrix) >= BLOCK:
-            old = [row.body for row in rows]
-            old_values = packed.parse(b"".join(old))[0] if old else []
-            whole = np.concatenate([*(row.matrix for row in rows), matrix])
+        if sum(len(row.matrix) for row in rows) + len(batch) >= BLOCK:
+            whole = packed.joined([*_stored(rows), batch])
             _delete(rows)
-            _write(
-                attempt, rank, *_split(start + len(matrix) - len(whole), [*old, body], [*old_values, *values], whole)
-            )
+            _write(attempt, rank, *_split(start + len(batch) - len(whole), whole))
             return
-    _append(attempt, rank, start, body, matrix)
+    _append(attempt, rank, start, batch)
 
 
-def _append(attempt: int, rank: int, start: int, body: bytes, matrix: packed.Matrix) -> None:
+def _append(attempt: int, rank: int, start: int, batch: packed.Batch) -> None:
     StepTail.objects.create(
         attempt_id=attempt,
         rank=rank,
         start=start,
-        count=len(matrix),
-        last_step=_steps(matrix)[1],
-        body=body,
-        packed=packed.to_bytes(matrix),
+        count=len(batch),
+        last_step=_steps(batch.matrix)[1],
+        body=batch.body,
+        packed=packed.to_bytes(batch.matrix),
     )
 
 
@@ -79,9 +74,7 @@ def seal(tail: Tail) -> None:
     rows = _rows(tail.attempt, tail.rank)
     if not rows:
         return
-    body = b"".join(row.body for row in rows)
-    values, _ = packed.parse(body)
-    blocks, rest = _split(rows[0].start, [body], values, np.concatenate([row.matrix for row in rows]))
+    blocks, rest = _split(rows[0].start, *_stored(rows))
     try:
         with transaction.atomic():
             _delete(rows)
@@ -106,6 +99,13 @@ def _rows(attempt: int, rank: int) -> list[_Row]:
     ]
 
 
+def _stored(rows: list[_Row]) -> list[packed.Batch]:
+    """What `rows` hold as one batch, or none."""
+    if not rows:
+        return []
+    return [packed.stored(b"".join(row.body for row in rows), np.concatenate([row.matrix for row in rows]))]
+
+
 class Taken(Exception):
     """Another controller has sealed the same rows; what was begun must be rolled back."""
 
@@ -119,19 +119,13 @@ def _delete(rows: list[_Row]) -> None:
 @dataclass(frozen=True)
 class _Rest:
     start: int
-    body: bytes
-    matrix: packed.Matrix
+    batch: packed.Batch | None
 
 
-def _split(start: int, bodies: list[bytes], values: list[Any], matrix: packed.Matrix) -> tuple[list[_Sealed], _Rest]:
-    lines = b"".join(bodies)[:-1].split(b"\n")
-    whole = len(lines) // BLOCK * BLOCK
-    blocks = [
-        _Sealed.of(lines[at : at + BLOCK], values[at : at + BLOCK], matrix[at : at + BLOCK], start + at)
-        for at in range(0, whole, BLOCK)
-    ]
-    rest = b"".join(line + b"\n" for line in lines[whole:])
-    return blocks, _Rest(start + whole, rest, matrix[whole:])
+def _split(start: int, batch: packed.Batch) -> tuple[list[_Sealed], _Rest]:
+    whole = len(batch) // BLOCK * BLOCK
+    blocks = [_Sealed.of(batch.part(at, at + BLOCK), start + at) for at in range(0, whole, BLOCK)]
+    return blocks, _Rest(start + whole, batch.part(whole, len(batch)) if whole < len(batch) else None)
 
 
 def _write(attempt: int, rank: int, blocks: list[_Sealed], rest: _Rest) -> None:
@@ -148,8 +142,8 @@ def _write(attempt: int, rank: int, blocks: list[_Sealed], rest: _Rest) -> None:
         for sealed in blocks
     )
     _write_levels(attempt, rank, blocks)
-    if len(rest.matrix):
-        _append(attempt, rank, rest.start, rest.body, rest.matrix)
+    if rest.batch is not None:
+        _append(attempt, rank, rest.start, rest.batch)
 
 
 def _write_levels(attempt: int, rank: int, blocks: list[_Sealed]) -> None:
@@ -160,15 +154,29 @@ def _write_levels(attempt: int, rank: int, blocks: list[_Sealed]) -> None:
             new.setdefault((width, sealed.start // (width * levels.ROW)), []).append(buckets)
     rows = StepLevel.objects.filter(attempt=attempt, rank=rank, index__in={index for _, index in new})
     there = {(row.bucket, row.index): row for row in rows if (row.bucket, row.index) in new}
+    changed: list[StepLevel] = []
     for (width, index), parts in new.items():
         row = there.get((width, index))
-        if row is None:
-            row = StepLevel(attempt_id=attempt, rank=rank, bucket=width, index=index)
-        else:
+        if row is not None:
             parts = [levels.decode(bytes(row.body)), *parts]
         buckets = levels.joined(parts)
-        row.count, row.body = len(buckets), levels.encode(buckets)
-        row.save()
+        changed.append(
+            StepLevel(
+                attempt_id=attempt,
+                rank=rank,
+                bucket=width,
+                index=index,
+                count=len(buckets),
+                body=levels.encode(buckets),
+            )
+        )
+    # One statement for all five levels.
+    StepLevel.objects.bulk_create(
+        changed,
+        update_conflicts=True,
+        unique_fields=["attempt", "rank", "bucket", "index"],
+        update_fields=["count", "body"],
+    )
 
 
 @dataclass(frozen=True)
@@ -180,12 +188,12 @@ class _Sealed:
     levels: dict[int, levels.Buckets]
 
     @classmethod
-    def of(cls, lines: list[bytes], values: list[Any], matrix: packed.Matrix, start: int) -> _Sealed:
-        first_step, last_step = _steps(matrix)
+    def of(cls, batch: packed.Batch, start: int) -> _Sealed:
+        first_step, last_step = _steps(batch.matrix)
         return cls(
             start=start,
             first_step=first_step,
             last_step=last_step,
-            body=block.seal(lines, values, matrix),
-            levels=levels.of_block(matrix, start),
+            body=block.seal(batch),
+            levels=levels.of_block(batch.matrix, start),
         )

@@ -52,9 +52,9 @@ ODD = [
 def add(attempt: Attempt, records: list[dict[str, Any]], rank: int = 0, more: bytes = b"") -> bytes:
     lines = b"".join(map(encode, records)) + more
     seed.Cursor.objects.filter(attempt=attempt, rank=rank, kind="steps").delete()
-    values, matrix = packed.parse(lines)
-    store.append(attempt.pk, rank, 0, lines, values, matrix)
-    seed.Cursor.objects.create(attempt=attempt, rank=rank, kind="steps", offset=len(lines), lines=len(matrix))
+    batch = packed.parse(lines)
+    store.append(attempt.pk, rank, 0, batch)
+    seed.Cursor.objects.create(attempt=attempt, rank=rank, kind="steps", offset=len(lines), lines=len(batch))
     return lines
 
 

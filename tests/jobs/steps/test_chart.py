@@ -18,11 +18,11 @@ def _store(attempt: Attempt, stored: list[bytes], *, rank: int = 0, batch: int =
     cursor, _ = Cursor.objects.get_or_create(attempt=attempt, rank=rank, kind="steps")
     for at in range(0, len(stored), batch):
         body = b"".join(stored[at : at + batch])
-        values, matrix = packed.parse(body)
-        store.append(attempt.pk, rank, cursor.lines, body, values, matrix)
-        runs = extended([Run(**run) for run in cursor.state.get("runs", [])], matrix, cursor.lines)
-        cursor.state = {"runs": [run.to_json() for run in runs], "newest": values[-1]}
-        cursor.lines += len(matrix)
+        parsed = packed.parse(body)
+        store.append(attempt.pk, rank, cursor.lines, parsed)
+        runs = extended([Run(**run) for run in cursor.state.get("runs", [])], parsed.matrix, cursor.lines)
+        cursor.state = {"runs": [run.to_json() for run in runs], "newest": parsed.record(len(parsed) - 1)}
+        cursor.lines += len(parsed)
     cursor.save()
     if sealing:
         for tail in store.overlong():

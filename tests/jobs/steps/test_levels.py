@@ -27,7 +27,7 @@ values = st.one_of(st.floats(-1e6, 1e6, width=32), st.sampled_from([math.nan, ma
 @given(st.lists(st.tuples(values, st.booleans()), min_size=1, max_size=120), st.sampled_from([1, 3, 16, 64]))
 def test_buckets_equal_brute_force(drawn: list[tuple[float | None, bool]], width: int) -> None:
     body = b"".join(line(step, loss_all=value, clipped=clipped) for step, (value, clipped) in enumerate(drawn, 1))
-    buckets = levels.by_width(levels.of_records(packed.parse(body)[1], 0), width)
+    buckets = levels.by_width(levels.of_records(packed.parse(body).matrix, 0), width)
     back = levels.decode(levels.encode(buckets))
     assert back.start.tolist() == list(range(0, len(drawn), width))
     for index, at in enumerate(range(0, len(drawn), width)):
@@ -50,14 +50,14 @@ def test_buckets_equal_brute_force(drawn: list[tuple[float | None, bool]], width
 
 def test_the_mean_of_huge_values_does_not_overflow() -> None:
     body = b"".join(line(step, loss=1.6e308) for step in range(1, 17))
-    buckets = levels.by_width(levels.of_records(packed.parse(body)[1], 0), 16)
+    buckets = levels.by_width(levels.of_records(packed.parse(body).matrix, 0), 16)
     back = _Field(levels.decode(levels.encode(buckets), ["lr", "loss"]), "loss")
     assert math.isclose(back.mean[0], 1.6e308) and back.max[0] == 1.6e308
 
 
 def test_joined_levels_are_the_levels_of_the_whole() -> None:
     body = b"".join(line(step, loss=step * 0.5) for step in range(1, 129))
-    _, matrix = packed.parse(body)
+    matrix = packed.parse(body).matrix
     whole = levels.by_width(levels.of_records(matrix, 0), 16)
     halves = [levels.by_width(levels.of_records(matrix[at : at + 64], at), 16) for at in (0, 64)]
     joined = levels.joined(halves)
