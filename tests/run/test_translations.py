@@ -102,7 +102,7 @@ def test_the_scan_of_templates_sees_text_and_attributes() -> None:
 
 # What stays as it is in Chinese: names of products, formats, units, and values that are typed as they are.
 NAMES = {
-    "Evenkeel", "English", "PaddlePaddle", "PaddleNLP", "Paddle", "Inference", "ERNIE", "AdamW", "LayerNorm", "AMP",
+    "Evenkeel", "English", "PaddlePaddle", "PaddleNLP", "Paddle", "Inference", "ERNIE", "AdamW", "LSTNet", "Lai", "LayerNorm", "AMP",
     "Dropout", "Transformer", "Redis", "Hub", "Rank", "rank", "token", "CPU", "GPU", "MB", "GiB", "MiB", "KiB",
     "JSON", "SHA", "UTC", "UID", "ID", "JavaScript", "Cookie", "worker", "float", "fp", "YAML", "bf", "NaN", "scratch",
     "job", "folder", "hub", "ernie", "base", "zh", "nano", "train", "dev", "python", "paddlepaddle", "paddlenlp",
