@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.conftest import RedisServer
 
@@ -30,6 +30,10 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]  # fmt: skip
+
+# How long a page may take for anything. Only a failing test waits so long: a busy machine is no failure.
+PATIENCE_MS = 45_000
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +63,7 @@ class Site:
     def page(self, user: User | None = None, **options: Any) -> Page:
         """A new window, logged in as `user`."""
         context = self.browser.new_context(base_url=self.url, **options)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(PATIENCE_MS)
         if user is not None:
             from django.test import Client
 
@@ -97,6 +101,7 @@ class Server:
     url: str
     storage: Path
     log: Path
+    pid: int
 
 
 @pytest.fixture(scope="module")
@@ -107,24 +112,20 @@ def server(
     from django.conf import settings
 
     folder = tmp_path_factory.mktemp("site")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    made = Server(f"http://127.0.0.1:{port}", folder / "storage", folder / "web.log")
+    storage, log = folder / "storage", folder / "web.log"
     environment = os.environ | {
         "DATABASE_URL": _database_url(),
         "REDIS_URL": _redis_of_session.url,
-        "STORAGE_ROOT": str(made.storage),
+        "STORAGE_ROOT": str(storage),
         "SECRET_KEY": settings.SECRET_KEY,
     }
-    command = [sys.executable, "-m", "uvicorn", "webapp.asgi:application", "--port", str(port)]
-    with made.log.open("wb") as output:
+    command = [sys.executable, "-m", "uvicorn", "webapp.asgi:application", "--port", "0"]
+    with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, "--timeout-graceful-shutdown", "1"], env=environment, stdout=output, stderr=output
         )
     try:
-        _wait_for(made.url + "/healthz", process, made.log)
-        yield made
+        yield Server(_address_of(process, log), storage, log, process.pid)
     finally:
         process.terminate()
         try:
@@ -160,12 +161,12 @@ def _database_url() -> str:
     return f"postgresql://{who}@{quote(made['HOST'], safe='')}:{made['PORT'] or 5432}/{made['NAME']}"
 
 
-def _wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 30
+def _address_of(server: subprocess.Popen[bytes], log: Path) -> str:
+    """Where it listens, once it does: on a port that the system chose."""
+    deadline = time.monotonic() + 90
     while server.poll() is None and time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=1):
-                return
-        except OSError:
-            time.sleep(0.1)
+        if said := re.search(r"running on (http://[\d.:]+)", log.read_text()):
+            with urllib.request.urlopen(said[1] + "/healthz", timeout=60):
+                return said[1]
+        time.sleep(0.1)
     pytest.fail(f"The web server did not start:\n{log.read_text()[-4000:]}")

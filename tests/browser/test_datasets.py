@@ -6,7 +6,6 @@ import http.client
 import io
 import json
 import re
-import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from playwright.sync_api import Page, expect
 from jobs.controller.datasets import Checks
 from jobs.models import Dataset
 from tests.browser import seed
-from tests.browser.conftest import Site
+from tests.browser.conftest import Server, Site
 from workers.config import Config
 from workers.contract.datasets import CheckSpec
 from workers.datasets import task
@@ -106,8 +105,9 @@ def test_an_upload_that_stopped_goes_on_where_it_was(site: Site, tmp_path: Path)
     expect(page.get_by_text("The connection was lost")).to_be_visible()
     site.complaints.clear()
     dataset = Dataset.objects.get()
-    page.unroute("**/upload/0/**")
+    # Left first: the page before would go on by itself.
     page.goto(f"/datasets/{dataset.pk}/")
+    page.unroute("**/upload/0/**")
     page.locator("input[type=file]").set_input_files(path)
     page.get_by_role("button", name="Go on").click()
     expect(page).to_have_url(re.compile("/describe/$"))
@@ -150,11 +150,10 @@ def test_no_page_of_a_dataset_scrolls_sideways_on_a_phone(site: Site, host: Host
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_memory_stays_flat_during_an_upload_of_200_mb(site: Site, owner: Any) -> None:
+def test_memory_stays_flat_during_an_upload_of_200_mb(site: Site, server: Server, owner: Any) -> None:
     client = Client()
     client.force_login(owner)
     host, port = site.url.removeprefix("http://").split(":")
-    pid = _process_on(port)
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
     connection.request("GET", "/healthz")
     connection.getresponse().read()
@@ -165,22 +164,15 @@ def test_memory_stays_flat_during_an_upload_of_200_mb(site: Site, owner: Any) ->
     connection.request("POST", "/datasets/new/", f"source=file&name=large&announced={announced}", form)
     answer = connection.getresponse()
     (url,) = json.loads(answer.read())["uploads"]
-    before, peak = _memory_mb(pid), 0
+    before, peak = _memory_mb(server.pid), 0
     part = (b"some text of a row,label\n" * (PART // 25 + 1))[:PART]
     binary = {**headers, "Content-Type": "application/octet-stream"}
     for i in range(PARTS):
         connection.request("POST", f"{url}?offset={i * PART}", part, binary)
         assert json.loads(connection.getresponse().read()) == {"offset": (i + 1) * PART}
-        peak = max(peak, _memory_mb(pid))
+        peak = max(peak, _memory_mb(server.pid))
     connection.close()
     assert peak - before < 40
-
-
-def _process_on(port: str) -> int:
-    listed = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    return next(
-        int(line.split()[0]) for line in listed.splitlines() if f"webapp.asgi:application --port {port}" in line
-    )
 
 
 def _memory_mb(pid: int) -> int:

@@ -23,6 +23,8 @@ class Held:
         self.page = page
         self.routes: list[Route] = []
         self.wanted = wanted
+        # However long it is held, it is no silent server.
+        page.add_init_script("addEventListener('htmx:configRequest', ({ detail }) => (detail.timeout = 0))")
         page.route("**/*", self._hold)
 
     def _hold(self, route: Route) -> None:
@@ -33,11 +35,26 @@ class Held:
 
     def wait(self) -> None:
         """Until one is on its way."""
-        for _ in range(500):
+        for _ in range(4500):
             if self.routes:
                 return
             self.page.wait_for_timeout(10)
         pytest.fail("Nothing was asked for.")
+
+    def wait_for(self, *words: str) -> None:
+        """Until one of each is on its way."""
+        for _ in range(4500):
+            if all(any(word in route.request.url for route in self.routes) for word in words):
+                return
+            self.page.wait_for_timeout(10)
+        pytest.fail(f"Not all of {words} were asked for.")
+
+    def hold(self, wanted: Callable[[str, str], bool]) -> None:
+        """From now on others; what else is held goes on."""
+        self.wanted = wanted
+        before, self.routes = self.routes, []
+        for route in before:
+            self._hold(route)
 
     def let_go(self) -> None:
         self.wait()
@@ -58,6 +75,10 @@ def running(person: User, data: Dataset) -> Attempt:
 def news(attempt: Attempt, first: int, last: int) -> None:
     seed.add_steps(attempt, seed.records(first, last))
     seed.announce(attempt, "status", "steps")
+
+
+def nothing(_url: str, _body: str) -> bool:
+    return False
 
 
 def part(name: str) -> Callable[[str, str], bool]:
@@ -182,7 +203,7 @@ def test_consent_is_to_the_warnings_that_were_shown(site: Site, person: User, da
     held.let_go()
     expect(anyway).to_be_checked()
     # That tick is checked in its turn; the next answer has another warning as well.
-    held.let_go()
+    held.hold(lambda url, body: "do=check" in body and "learning_rate=1e-8" in body)
     page.get_by_label("Dropout").fill("0.9")
     page.get_by_label("Learning rate").fill("1e-8")
     held.wait()
@@ -207,15 +228,16 @@ def test_charts_say_that_they_are_on_their_way_and_when_they_do_not_come(
         held.wait()
         expect(section.get_by_text("Loading…").first).to_be_visible()
         expect(section.get_by_text(none)).to_be_hidden()
+    held.wait_for("/norms/", "/chart/")
     for route in held.routes:
         route.abort()
     held.routes.clear()
     for name in ("norm-groups", "charts"):
         expect(page.locator(f"#{name}")).to_contain_text("The charts could not be loaded.")
     expect(page.locator("#no-answer")).to_be_visible()
+    held.hold(nothing)
     for name in ("norm-groups", "charts"):
         page.locator(f"#{name}").get_by_role("button", name="Try again").click()
-        held.let_go()
     expect(page.locator("#norm-groups").get_by_text("None were recorded.")).to_be_visible()
     expect(page.locator("#charts canvas").first).to_be_visible()
     expect(page.locator("#no-answer")).to_be_hidden()
@@ -225,18 +247,22 @@ def test_charts_say_that_they_are_on_their_way_and_when_they_do_not_come(
 def test_devices_are_not_said_to_be_none_before_they_were_asked_for(site: Site, person: User, data: Dataset) -> None:
     attempt = running(person, data)
     page = site.page(person)
-    held = Held(page, lambda url, _body: "/devices/" in url)
+    # The stream as well: once it is open, it says that everything is to be asked for.
+    held = Held(page, lambda url, _body: "/devices/" in url or "/live/" in url)
     page.goto(f"/jobs/{attempt.job_id}/")
     devices = page.locator("#devices")
     devices.scroll_into_view_if_needed()
-    held.wait()
+    held.wait_for("/devices/", "/live/")
     expect(devices.get_by_text("Loading…")).to_be_visible()
     expect(devices.get_by_text("none yet")).to_be_hidden()
-    held.routes.pop().fulfill(status=503, body="a proxy without a server")
+    for route in [route for route in held.routes if "/devices/" in route.request.url]:
+        held.routes.remove(route)
+        route.fulfill(status=503, body="a proxy without a server")
     expect(devices).to_contain_text("The charts could not be loaded.")
     # News of a live job ask again by themselves.
+    held.hold(nothing)
+    expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
     seed.announce(attempt, "devices")
-    held.let_go()
     expect(devices.get_by_text("none yet")).to_be_visible()
     expect(devices.get_by_role("button", name="Try again")).to_be_hidden()
     site.complaints[:] = [text for text in site.complaints if "Failed to load resource" not in text]

@@ -31,7 +31,7 @@ PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4
 
 
 def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -63,7 +63,7 @@ class Host:
     def close(self) -> None:
         for model in list(self.trials._models.values()):
             model.leave()
-            model.join(20)
+            model.join(60)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_chosen_pictures_are_shown_before_and_beside_the_answer(
     # By a data: URL, which the content policy allows; a breach of it would be a complaint.
     shown = page.locator("#try-preview img.tiny")
     expect(shown).to_have_count(2)
-    assert shown.first.evaluate("image => image.naturalWidth") == 1
+    assert shown.first.evaluate("image => image.decode().then(() => image.naturalWidth)") == 1
     page.get_by_role("button", name="Try", exact=True).click()
     host.answer()
     answers = page.locator("#try .predictions li")

@@ -148,6 +148,7 @@
   let charts = [];
   let began = 0;
   let busy = false;
+  let missed = false;
   let seen = false;
   const open = new Set();
 
@@ -167,8 +168,14 @@
   }
 
   async function follow() {
-    if (busy || !seen || document.hidden) return;
+    if (!seen || document.hidden) return;
+    // What was announced while the answer was on its way may not be in it.
+    if (busy) {
+      missed = true;
+      return;
+    }
     busy = true;
+    missed = false;
     try {
       if (!nodes.length || nodes.some((node) => node.added > MOST_NEWER)) {
         await load();
@@ -182,6 +189,7 @@
       if (!nodes.length) section.dataset.state = "failed";
     } finally {
       busy = false;
+      if (missed) follow();
     }
   }
 
