@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 from workers.contract.datasets import WEIGHT, SequenceReading, TagReading
 from workers.datasets import tagging
-from workers.datasets.parsing import TEXT_NAMES, Look
+from workers.datasets.parsing import TEXT_NAMES, Look, from_json
 
 ID_NAMES = (
     "sequence_id",
@@ -154,7 +153,7 @@ def _is_number(value: Any) -> bool:
         return False
     try:
         float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return True
 
@@ -162,7 +161,7 @@ def _is_number(value: Any) -> bool:
 def _is_list(value: Any) -> bool:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            value = json.loads(value)
+            value = from_json(value)
         except ValueError:
             return False
     return isinstance(value, list) and all(_is_number(item) or item is None for item in value)

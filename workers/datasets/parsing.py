@@ -32,6 +32,8 @@ BLOCK_BYTES = 256 * 1024
 MOST_COLUMNS = 1000
 # A longer sentence is a file without blank lines.
 MOST_TOKENS = 10_000
+# Levels of a JSON value. json reads and writes some 990, depending on who calls it, and orjson 1024.
+MOST_LEVELS = 100
 BOM = codecs.BOM_UTF8
 
 Values = dict[str, Any]
@@ -225,12 +227,38 @@ def _objects(lines: _Lines, end: int | None = None) -> Iterator[Row | BadRow]:
             return
 
 
+class TooDeep(ValueError):
+    pass
+
+
+def from_json(text: str) -> Any:
+    """Raises JSONDecodeError, ValueError of a number that is too long, and TooDeep."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise TooDeep from None
+    if text.count("[") + text.count("{") > MOST_LEVELS:
+        level, depth = [value], 0
+        while level := [inner for outer in level for inner in _inside(outer)]:
+            depth += 1
+            if depth > MOST_LEVELS:
+                raise TooDeep
+    return value
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (one for one in inner if isinstance(one, dict | list))
+
+
 def _object(line: str, number: int) -> Row | BadRow:
     try:
-        value = json.loads(line)
+        value = from_json(line)
     except json.JSONDecodeError as error:
         return problem("Rows that are not JSON: %(count)d.", number, f"{error.msg}: {line[max(error.pos - 20, 0) :]}")
-    except (ValueError, RecursionError):
+    except TooDeep:
+        return problem("Rows nested more than %(limit)d levels deep: %(count)d.", number, line, limit=MOST_LEVELS)
+    except ValueError:
         return problem("Rows that are not JSON: %(count)d.", number, line)
     if not isinstance(value, dict):
         return problem("Rows that are not JSON objects: %(count)d.", number, line)
@@ -249,7 +277,7 @@ def _objects_at_once(raw: bytes, before: _Lines, reading: Reading) -> tuple[Bloc
     lines = raw.split(b"\n")
     if not lines[-1]:
         lines.pop()
-    if b"\0" in raw or _has_longer_line(raw):
+    if b"\0" in raw or _has_longer_line(raw) or _may_be_deep(raw, lines):
         return None, 0
     lines = list(map(bytes.strip, lines))
     numbers: Sequence[int] = range(before.number + 1, before.number + 1 + len(lines))
@@ -259,11 +287,18 @@ def _objects_at_once(raw: bytes, before: _Lines, reading: Reading) -> tuple[Bloc
     kept = (reading.text_column, reading.label_column) == ("text", "label")
     try:
         objects = list(map(orjson.loads, lines) if kept else (json.loads(line.decode()) for line in lines))
-    except (ValueError, RecursionError):
+    except ValueError:
         return None, 0
     if set(map(type, objects)) - {dict}:
         return None, 0
     return Block(numbers, [], [], objects, lines), used
+
+
+def _may_be_deep(raw: bytes, lines: list[bytes]) -> bool:
+    """Most often no block has so many brackets, and its lines need not be looked at."""
+    if raw.count(b"[") + raw.count(b"{") <= len(lines) + MOST_LEVELS - 1:
+        return False
+    return any(line.count(b"[") + line.count(b"{") > MOST_LEVELS for line in lines)
 
 
 # --- CoNLL -----------------------------------------------------------------------------------

@@ -230,7 +230,7 @@ class _Rows:
                 items = row.values[column]
                 if isinstance(items, str):
                     try:
-                        items = json.loads(items)
+                        items = parsing.from_json(items)
                     except ValueError:
                         items = None
                 if not isinstance(items, list):

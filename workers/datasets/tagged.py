@@ -3,7 +3,6 @@ other columns}; of CoNLL files with no other than “weight”."""
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections import Counter
 from collections.abc import Iterable
@@ -335,7 +334,7 @@ def _listed(value: Any) -> list[Any] | None:
     """A list, or of a table a JSON list or words with blanks between."""
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value.lstrip().startswith("[") else value.split()
+            value = parsing.from_json(value) if value.lstrip().startswith("[") else value.split()
         except ValueError:
             value = value.split()
     return value if isinstance(value, list) else None

@@ -125,6 +125,21 @@ def test_a_huge_quoted_field_takes_no_row_after_it_along() -> None:
     assert [row["text"] for row in values(body, TABLE)] == ["x", "z"]
 
 
+@pytest.mark.parametrize("depth", [101, 985, 995, 1010, 100_000])
+def test_what_is_nested_too_deep_for_those_who_read_it_later_is_a_fault_of_its_row(depth: int) -> None:
+    plain = b'{"text": "a", "label": "b"}\n'
+    deep = b'{"text": "a", "label": "b", "more": ' + b"[" * depth + b"]" * depth + b"}\n"
+    good = [parsing.Row, parsing.Block]
+    for items in (read(plain + deep, LINES), list(parsing.blocks(io.BytesIO(plain + plain + deep), LINES))):
+        bad = [item for item in items if type(item) not in good]
+        assert [one.template for one in bad if isinstance(one, BadRow)] == [
+            "Rows nested more than %(limit)d levels deep: %(count)d."
+        ]
+    (fits,) = values(deep.replace(b"[" * depth, b"[" * 99).replace(b"]" * depth, b"]" * 99), LINES)
+    assert set(fits) == {"text", "label", "more"}
+    assert values(b'{"text": "' + b"[" * 5000 + b'", "label": "b"}\n', LINES), "in a text they nest nothing"
+
+
 def test_names_of_columns_have_no_byte_order_mark_left() -> None:
     assert values(2 * parsing.BOM + b"text, label\na,b\n", TABLE) == [{"text": "a", "label": "b"}]
 

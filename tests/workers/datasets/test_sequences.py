@@ -243,6 +243,17 @@ def test_how_a_file_is_read_is_guessed(body: str, expected: dict[str, Any] | Non
         assert getattr(made, name) == value
 
 
+def test_values_that_nobody_can_read_are_no_numbers_and_no_lists(checked: Any) -> None:  # noqa: F811
+    body = "".join(json.dumps({"x": x, "y": 1}) + "\n" for x in ("[" * 100_000, 10**400, [10**400]))
+    assert guess.sequences(look(io.BytesIO(body.encode()), "a.jsonl")) is None
+    how = SequenceReading(layout="lists", features=["x"], target="number", target_column="y")
+    assert found(checked(body, reading=reading(how, format="jsonl"))) == {
+        "Rows whose “x” is no list: 2.": [1, 2],
+        "Rows whose “x” is no number: 1.": [3],
+        "No row can be used.": [],
+    }
+
+
 def test_whoever_says_that_they_are_sequences_gets_a_guess_under_any_names() -> None:
     body = b"account,amount,mean\n" + b"".join(b"a%d,%d,%d\n" % (i // 4, i, i // 4) for i in range(8))
     seen = look(io.BytesIO(body), "rows.csv")
