@@ -29,10 +29,12 @@ def read(given: Any, number: int) -> float | BadRow:
 
 def judge(weights: Numbers, codes: Numbers, refs: Callable[[Numbers], list[RowRef]], findings: Findings) -> None:
     """What is odd about the weights [rows] of rows that are used."""
-    used = codes != splits.OUT
+    used, trained = codes != splits.OUT, weights[codes == splits.TRAIN]
     zero, strange = (weights == 0) & used, ~np.isfinite(weights) & used
-    if (weights[codes == splits.TRAIN] == 0).all():
+    if (trained == 0).all():
         findings.found_error("All training rows have the weight 0: nothing would be learnt from them.")
+    elif not (np.isfinite(trained) & (trained > 0)).any():
+        findings.found_error("No training row has a finite weight above 0: nothing would be learnt from them.")
     elif zero.any():
         findings.found_warning(
             "Rows with the weight 0, from which nothing is learnt: %(count)d.",

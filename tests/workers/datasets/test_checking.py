@@ -176,6 +176,8 @@ def test_rows_without_weight_are_told_and_must_not_be_all(checked: Any) -> None:
     none = checked(table(40, header="text,label,weight", more=",0"), reading=reading)
     assert found(none) == {"All training rows have the weight 0: nothing would be learnt from them.": []}
     assert not none.fit
+    strange = checked(table(40, header="text,label,weight", more=",nan"), reading=reading)
+    assert "No training row has a finite weight above 0: nothing would be learnt from them." in found(strange)
 
 
 def test_a_column_of_a_thousand_values_is_no_label(checked: Any) -> None:
