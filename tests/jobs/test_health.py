@@ -53,6 +53,8 @@ def test_before_the_first_step_there_is_nothing_to_judge() -> None:
         (1000, 20, "watch"),  # 2 %
         (1000, 21, "unhealthy"),
         (499, 100, "watch"),  # too few steps for a verdict
+        (499, 11, "healthy"),
+        (500, 11, "unhealthy"),
     ],
 )
 def test_skipped_steps_by_their_share(attempted: int, skipped: int, expected: str) -> None:
@@ -86,7 +88,8 @@ def test_the_newest_record_decides(newest: dict[str, Any], expected: str) -> Non
 def test_mostly_clipped_is_worth_a_look() -> None:
     assert word(clipped=500) == "healthy"
     assert word(clipped=501) == "watch"
-    assert word(attempted=40, clipped=40) == "healthy"
+    assert word(attempted=49, clipped=49) == "healthy"
+    assert word(attempted=50, clipped=26) == "watch"
 
 
 def test_a_run_without_steps_for_long_is_worth_a_look() -> None:
