@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from workers.contract import records
 from workers.contract.states import EndReason
-from workers.trainer.agreement import Agreed, Word, agree
+from workers.trainer.agreement import BAD_GRADIENT, BAD_INPUT, BAD_LOSS, FINE, Agreed, Word, agree, facts_of
 from workers.trainer.task import TrainingFailed
 
 WORD = Word(
@@ -98,3 +99,23 @@ def test_shares_that_do_not_add_up_to_the_batch_are_noticed() -> None:
     (failed, *_) = said(WORD, WORD._replace(weight=3.0), WORD)
     assert isinstance(failed, TrainingFailed)
     assert "count for 11 together, and the whole batch for 12" in failed.detail
+
+
+@pytest.mark.parametrize(
+    ("codes", "found_inf", "scale", "why"),
+    [
+        ([FINE, FINE], False, None, None),
+        ([BAD_LOSS, BAD_INPUT], True, 8.0, records.SKIP_INPUT),
+        ([FINE, BAD_INPUT], False, 8.0, records.SKIP_INPUT),
+        ([BAD_LOSS, BAD_GRADIENT], True, 8.0, records.SKIP_LOSS),
+        ([FINE, BAD_GRADIENT], True, 8.0, records.SKIP_FOUND_INF),
+        ([FINE, BAD_GRADIENT], True, None, records.SKIP_GRAD),
+        # Each of two scaled gradients fits, their sum does not.
+        ([FINE, FINE], True, 8.0, records.SKIP_FOUND_INF),
+    ],
+)
+def test_a_step_is_skipped_for_what_comes_first_on_any_rank(
+    codes: list[float], found_inf: bool, scale: float | None, why: str | None
+) -> None:
+    agreed = Agreed(None, 0, found_inf, 2.0, 1.0, codes, [0.5, 0.5])
+    assert facts_of(agreed, 7, 4.0, scale).skipped == why
