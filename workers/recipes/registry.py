@@ -153,7 +153,7 @@ RECIPES: dict[str, Recipe] = {
         dataset_kind="sequences",
         presets=FOR_SEQUENCES,
         checks=OF_SEQUENCES,
-        bound=("data.goal", "data.normalisation", *_RECURRENT),
+        bound=("data.goal", "data.normalisation", "model.linear_steps", *_RECURRENT),
         suited=suited_to,
         trial=TrialForm(
             "workers.recipes.sequences.predict", (TrialField("text", "Sequence", kind="numbers", longest=20_000),)

@@ -180,7 +180,7 @@ EXAMPLES: dict[str, Example] = {
             "training": {"batch_size": 4, "max_steps": 8, "epochs": 50},
             "optimizer": {"learning_rate": 1e-2},
         },
-        chance={"model": {"hidden_size": 8, "layers": 2}, "regularisation": {"dropout": 0.3}},
+        chance={"model": {"hidden_size": 8, "layers": 2, "linear_steps": 5}, "regularisation": {"dropout": 0.3}},
     ),
     "image_classification": Example(
         write_pictures,

@@ -12,6 +12,9 @@ from tests.workers.recipes import test_sequences
 from tests.workers.recipes.examples import write_sequences
 from tests.workers.trainer.conftest import make_attempt
 from tests.workers.trainer.test_loop import InProcess
+from workers.contract.checks import Facts
+from workers.recipes import registry
+from workers.recipes.sequences import checks
 from workers.recipes.sequences.settings import SequencesSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
@@ -34,6 +37,7 @@ SHOWS: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
     "model.layers": (2, {}),
     "model.bidirectional": (True, {}),
     "model.open_forget_gate": (False, {}),
+    "model.linear_steps": (4, {}),
     "model.loss": ("huber", {}),
     "regularisation.dropout": (0.5, {}),
     "regularisation.label_smoothing": (0.3, LABELS),
@@ -53,6 +57,22 @@ def test_each_field_has_an_entry() -> None:
         for name in SequencesSettings.model_fields[group].annotation.model_fields  # type: ignore[union-attr]
     ]
     assert sorted(own) == sorted([*SHOWS, *ELSEWHERE])
+
+
+def test_the_linear_path_is_no_longer_than_what_is_read_and_bound_to_a_checkpoint() -> None:
+    def problems(steps: int) -> list[tuple[str, str]]:
+        settings = SequencesSettings.model_validate({"data": {"max_length": 16}, "model": {"linear_steps": steps}})
+        found = [finding for check in checks.CHECKS for finding in check(settings, Facts())]
+        return [(finding.setting, str(finding)) for finding in found if finding.level == "error"]
+
+    assert problems(16) == []
+    text = "The linear path is of 17 time steps, but the model reads at most 16 of a sequence."
+    assert problems(17) == [("model.linear_steps", text)]
+    recipe = registry.recipe("sequences")
+    stored = recipe.in_todays_names({"model": {"hidden_size": 64}})  # by a version that knew of no path
+    assert recipe.misfits(stored, {**stored, "model": stored["model"] | {"linear_steps": 8}}) == {
+        "model.linear_steps": 0
+    }
 
 
 @pytest.fixture(scope="module")

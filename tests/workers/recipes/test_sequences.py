@@ -51,7 +51,8 @@ def test_numbers_are_learnt_and_the_exported_program_says_them_in_the_units_of_t
     from workers.recipes.sequences.settings import SequencesSettings
 
     options = {"training": {"batch_size": 16, "epochs": 40, "max_steps": None}, "optimizer": {"learning_rate": 2e-2}}
-    attempt: Attempt = train("numbers", data=sequences, recipe="sequences", **options)
+    path = {"linear_steps": 6}
+    attempt: Attempt = train("numbers", data=sequences, recipe="sequences", model=path, **options)
     assert attempt.outcome()["end_reason"] == "completed", attempt.log()
     (plan,) = attempt.events("plan")
     assert (plan["best_by"], plan["lower_is_better"]) == ("mae", True)
@@ -91,6 +92,73 @@ def _run_readme(folder: Path) -> dict[str, Any]:
         warnings.simplefilter("ignore")
         exec("\n".join(lines).replace("path/of/this/folder", str(folder)), names)  # noqa: S102
     return names
+
+
+@pytest.mark.parametrize("labels", [[], ["a", "b", "c"]])
+def test_with_a_linear_path_the_model_says_what_numpy_says_for_sequences_longer_and_shorter_than_it(
+    labels: list[str],
+) -> None:
+    import paddle
+
+    from workers.recipes.sequences import model
+    from workers.recipes.sequences.data import Normalisation
+    from workers.trainer import gradients
+
+    shift, scale, steps, lengths = [1.0, 2.0], [2.0, 0.5], 5, np.array([1, 4, 5, 6, 9])
+    goal = "classification" if labels else "regression"
+    configuration = model.Configuration(
+        goal, ["x", "y"], "lstm", 4, 1, False, 16, Normalisation(shift, scale), labels, linear_steps=steps
+    )
+    net = model.Recurrent(configuration)
+    draw = np.random.default_rng(3)
+    values = draw.normal(size=(5, 9, 2)).astype(np.float32)
+    values[0, 0, 0] = 1e30  # float32 all along, though a weight of 0 times infinity were NaN
+    weights = {name: weight.numpy().astype(np.float64) for name, weight in net.named_parameters()}
+    assert not weights["linear_path.weight"].any()
+    path = draw.normal(size=weights["linear_path.weight"].shape)
+
+    def expected(path: Any) -> Any:
+        said = []
+        for row, length in zip(values.astype(np.float64), lengths, strict=True):
+            inputs = (row[:length] - shift) / scale
+            said.append(_lstm(weights, inputs) @ weights["head.weight"] + weights["head.bias"])
+            for age, of_step in enumerate(inputs[::-1][:steps], 1):
+                for feature in (0, 1):
+                    said[-1] = said[-1] + of_step[feature] * path[2 * (steps - age) + feature]
+        return np.array(said) if labels else np.array(said)[:, 0]
+
+    for weight in (np.zeros_like(path), path):
+        net.linear_path.weight.set_value(weight.astype(np.float32))
+        said = net(paddle.to_tensor(values), paddle.to_tensor(lengths)).numpy()
+        assert np.allclose(said, expected(weight), rtol=1e-5, atol=1e-5)
+    shorter = net(paddle.to_tensor(values[:2, :4]), paddle.to_tensor(lengths[:2])).numpy()
+    assert np.allclose(shorter, expected(path)[:2], rtol=1e-5, atol=1e-5)
+    assert list(dict.fromkeys(gradients.groups(list(weights)))) == ["rnn", "head", "linear_path"]
+
+
+def _lstm(weights: dict[str, Any], inputs: Any) -> Any:
+    """The state after the last time step; gates in the order input, forget, cell, output."""
+    with np.errstate(over="ignore"):
+        state = cell = np.zeros(4)
+        for one in inputs:
+            gates = weights["rnn.weight_ih_l0"] @ one + weights["rnn.weight_hh_l0"] @ state
+            i, f, g, o = np.split(gates + weights["rnn.bias_ih_l0"] + weights["rnn.bias_hh_l0"], 4)
+            i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+            cell = f * cell + i * np.tanh(g)
+            state = o * np.tanh(cell)
+    return state
+
+
+def test_the_linear_path_takes_values_that_fp16_has_no_room_for(in_process_sequences: Any) -> None:
+    work = in_process_sequences(model={"hidden_size": 8, "linear_steps": 3}, precision={"mode": "fp16"})
+    task, net = work.run.task, work.run.model
+    batch = task.batch("train", np.arange(8))
+    batch.arrays["values"][:, 0, 0] = 1e9
+    batch.arrays["lengths"][:] = 2
+    outputs, losses = task.losses(net, batch)
+    losses.mean().backward()
+    assert np.isfinite(outputs.numpy()).all()
+    assert all(np.isfinite(weight.grad.numpy()).all() for weight in net.parameters())
 
 
 def test_labels_are_learnt(train: Any, labelled: Path) -> None:
@@ -226,10 +294,10 @@ def test_one_rank_with_twice_the_batch_does_the_same_as_two_ranks(train: Any, se
 
 
 def test_it_starts_from_what_another_job_exported(train: Any, zygote: Any, sequences: Path, tmp_path: Path) -> None:
-    first = train("first", data=sequences, recipe="sequences")
+    first = train("first", data=sequences, recipe="sequences", model={"linear_steps": 3})
 
-    def again(name: str, hidden_size: int) -> Attempt:
-        model = {"hidden_size": hidden_size, "source": "job", "job": 1}
+    def again(name: str, hidden_size: int, linear_steps: int = 3) -> Attempt:
+        model = {"hidden_size": hidden_size, "linear_steps": linear_steps, "source": "job", "job": 1}
         rate = {"learning_rate": 1e-30}
         attempt = make_attempt(tmp_path / name, sequences, recipe="sequences", model=model, optimizer=rate)
         shutil.copytree(first.folder.artifacts / "model", attempt.folder.model)
@@ -239,3 +307,8 @@ def test_it_starts_from_what_another_job_exported(train: Any, zygote: Any, seque
     assert all(np.array_equal(weights[name], begun[name]) for name in weights)
     outcome = again("other", 4).outcome()
     assert outcome["end_reason"] == "bad_settings" and "does not fit" in outcome["detail"]
+    outcome = again("without", 8, linear_steps=0).outcome()
+    assert (
+        outcome["end_reason"] == "bad_settings"
+        and "“linear_path.weight” is [6, 1] there and None here" in outcome["detail"]
+    )

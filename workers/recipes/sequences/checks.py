@@ -6,7 +6,8 @@ The estimate of memory, per rank, with P parameters, B samples, T time steps, wi
     kept for the backward pass: B × T × (N × D × 8 H + F) values of 4 bytes (four gates, state, its tanh, output, input)
     the framework itself: 0.5 GiB
 
-P = sum over layers of D × G × (input × H + H² + 2 H), G = 4 gates for lstm, 3 for gru; input: F, then D × H.
+P = sum over layers of D × G × (input × H + H² + 2 H), G = 4 gates for lstm, 3 for gru; input: F, then D × H. The linear path
+of K time steps adds K × F.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def parameters(settings: Any, features: int) -> int:
     directions, gates, width = 1 + model.bidirectional, 4 if str(model.cell) == "lstm" else 3, model.hidden_size
     inputs = [features] + [directions * width] * (model.layers - 1)
     layers = sum(directions * gates * (size * width + width**2 + 2 * width) for size in inputs)
-    return int(layers + directions * width + 1)
+    return int(layers + directions * width + 1 + model.linear_steps * features)
 
 
 def _features(settings: Any, facts: Facts) -> int:
@@ -116,6 +117,18 @@ def sequences_fit_length(settings: Any, facts: Facts) -> Iterator[Finding]:
         )
 
 
+def linear_path_fits_length(settings: Any, facts: Facts) -> Iterator[Finding]:
+    steps, limit = settings.model.linear_steps, settings.data.max_length
+    if steps > limit:
+        yield Finding(
+            "The linear path is of %(steps)d time steps, but the model reads at most %(limit)d of a sequence.",
+            "error",
+            "linear_path_too_long",
+            "model.linear_steps",
+            {"steps": steps, "limit": limit},
+        )
+
+
 def values_fit_precision(settings: Any, facts: Facts) -> Iterator[Finding]:
     largest = facts.dataset.largest if facts.dataset else None
     if str(settings.data.normalisation) != "none" or str(settings.precision.mode) != "fp16" or largest is None:
@@ -172,6 +185,7 @@ CHECKS: tuple[checks.Check, ...] = (
     checks.world_size_is_considered,
     checks.small_set_is_regularised,
     sequences_fit_length,
+    linear_path_fits_length,
     values_fit_precision,
     checks.ranks_fit_a_host,
     memory_suffices,

@@ -104,7 +104,7 @@ def _inference_readme(model: Recurrent) -> str:
 _MODEL_README = f"""# A recurrent model
 
 `{WEIGHTS}` has its weights, `{CONFIGURATION}` its sizes, features, labels and normalisation. Names of weights are those of
-`paddle.nn.LSTM` or `paddle.nn.GRU` (`rnn.…`) and `paddle.nn.Linear` (`head.…`).
+`paddle.nn.LSTM` or `paddle.nn.GRU` (`rnn.…`) and `paddle.nn.Linear` (`head.…`); `linear_path.weight` is there with a linear path.
 
     import json
     import paddle
@@ -121,7 +121,8 @@ _MODEL_README = f"""# A recurrent model
     rnn.set_state_dict({{name[4:]: value for name, value in weights.items() if name.startswith("rnn.")}})
 
 Its input is (values − `shift`) / `scale`; the last layer's final state, of both directions one after the other, goes through
-the linear layer. A number is then multiplied with `target_scale`, and `target_shift` is added.
+the linear layer. With `linear_steps` of K, the newest K time steps of the input (oldest first, of each all features; zeros where
+there are fewer) times `linear_path.weight` are added. A number is then multiplied with `target_scale`, and `target_shift` is added.
 """
 
 _INFERENCE_README = """# A program for Paddle Inference

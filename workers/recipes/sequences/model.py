@@ -33,6 +33,7 @@ class Configuration:
     normalisation: Normalisation
     labels: list[str] = field(default_factory=list)
     predicts: str = ""  # a feature, for next values
+    linear_steps: int = 0
 
     def dump(self) -> dict[str, Any]:
         return asdict(self)
@@ -41,7 +42,7 @@ class Configuration:
 class Recurrent(paddle.nn.Layer):  # type: ignore[misc]
     """values [samples, steps, features] and lengths [samples] to logits [samples, labels], or to [samples]: a number in
     units of the normalised target. Values are raw; the normalisation is part of the model. What stands after a
-    sample's length is never looked at."""
+    sample's length is never looked at. With `linear_steps`, what those of the newest time steps give in a LinearPath is added."""
 
     constants = ("shift", "scale")
 
@@ -63,7 +64,10 @@ class Recurrent(paddle.nn.Layer):  # type: ignore[misc]
             dropout=dropout if configuration.layers > 1 else 0.0,
         )
         self.dropout = paddle.nn.Dropout(dropout)
-        self.head = paddle.nn.Linear(size * self.directions, 1 if self.numbers else len(configuration.labels))
+        outputs = 1 if self.numbers else len(configuration.labels)
+        self.head = paddle.nn.Linear(size * self.directions, outputs)
+        steps = configuration.linear_steps
+        self.linear_path = LinearPath(steps, len(configuration.features), outputs) if steps else None
         if self.lstm and open_forget_gate:
             _open_forget_gates(self.rnn, size)
 
@@ -75,11 +79,36 @@ class Recurrent(paddle.nn.Layer):  # type: ignore[misc]
         return dict(tensors.values())
 
     def forward(self, values: Any, lengths: Any) -> Any:
-        _, state = self.rnn((values - self.shift) / self.scale, sequence_length=lengths)
+        values = (values - self.shift) / self.scale
+        _, state = self.rnn(values, sequence_length=lengths)
         hidden = state[0] if self.lstm else state  # [layers × directions, samples, size]
         last = hidden[-1] if self.directions == 1 else paddle.concat([hidden[-2], hidden[-1]], axis=-1)
         said = self.head(self.dropout(last))
+        if self.linear_path is not None:
+            said = said + self.linear_path(values, lengths)
         return said.squeeze(-1) if self.numbers else said
+
+
+class LinearPath(paddle.nn.Layer):  # type: ignore[misc]
+    """Normalised values [samples, steps, features] and lengths [samples] to [samples, outputs], linear in the newest
+    `steps` of each sample; steps that it does not have are 0. The autoregressive part of LSTNet (Lai et al. 2018, section 3.6),
+    here over all features. It begins at 0: the model is then the one without it."""
+
+    def __init__(self, steps: int, features: int, outputs: int) -> None:
+        super().__init__()
+        self.steps = steps
+        # Rows in the order of the data: oldest step first, of each all features.
+        self.weight = self.create_parameter(
+            [steps * features, outputs], default_initializer=paddle.nn.initializer.Constant(0.0)
+        )
+
+    def forward(self, values: Any, lengths: Any) -> Any:
+        at = lengths.unsqueeze(-1) - self.steps + paddle.arange(self.steps)  # [samples, steps]
+        newest = paddle.take_along_axis(values, at.clip(min=0).unsqueeze(-1), axis=1)
+        newest = paddle.where((at >= 0).unsqueeze(-1), newest, paddle.zeros_like(newest))
+        # No matrix product, which level O1 does in half precision: values are far from the usual here, beyond 65504 they are
+        # infinite in fp16, and infinity times a weight of 0 is NaN.
+        return (newest.flatten(1).unsqueeze(-1) * self.weight).sum(axis=1)
 
 
 class RawUnits(paddle.nn.Layer):  # type: ignore[misc]
@@ -110,9 +139,9 @@ def build(configuration: Configuration, settings: ModelSettings, dropout: float,
             EndReason.MODEL_UNAVAILABLE,
             Text("The exported model cannot be read: %(problem)s.", problem=clause(str(error))),
         ) from None
-    for name in own.keys() - {"shift", "scale"}:
-        there = list(weights[name].shape) if name in weights else None
-        if there != list(own[name].shape):
+    for name in sorted((own.keys() | weights.keys()) - {"shift", "scale"}):
+        there, here = (list(of[name].shape) if name in of else None for of in (weights, own))
+        if there != here:
             raise TrainingFailed(
                 EndReason.BAD_SETTINGS,
                 Text(
@@ -121,7 +150,7 @@ def build(configuration: Configuration, settings: ModelSettings, dropout: float,
                     job=settings.job,
                     name=name,
                     there=str(there),
-                    here=str(list(own[name].shape)),
+                    here=str(here),
                 ),
             )
         own[name].set_value(weights[name])

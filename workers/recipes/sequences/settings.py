@@ -94,7 +94,8 @@ class DataSettings(SettingsGroup):
 
 
 class ModelSettings(StartSettings):
-    """Recurrent layers; the last one's state after the last time step goes through one linear layer."""
+    """Recurrent layers; the last one's state after the last time step goes through one linear layer. Beside them, if wanted,
+    a linear path from the newest time steps to the output."""
 
     source: ModelSource = setting(
         ModelSource.SCRATCH,
@@ -115,6 +116,16 @@ class ModelSettings(StartSettings):
         "lstm only: the forget gate's bias begins at 1, so that the state is kept until training says otherwise "
         "(Jozefowicz et al. 2015). Off: it begins near 0.",
         only="cell=lstm",
+    )
+    linear_steps: int = setting(
+        0,
+        "Linear path",
+        "So many of the newest time steps also go straight to the output, beside the recurrent layers, through weights that "
+        "begin at 0: the state of a cell is never beyond 1, so that it hardly follows values far from the usual (as in LSTNet, "
+        "Lai et al. 2018). Where a sequence has fewer, the rest count as usual values. 0: none.",
+        unit="time steps",
+        ge=0,
+        le=1000,
     )
     loss: Loss = setting(
         Loss.SQUARED,

@@ -86,6 +86,7 @@ class Sequences:
             normalisation=self.normalisation,
             labels=self.classes,
             predicts=predicts,
+            linear_steps=settings.model.linear_steps,
         )
         return model.build(configuration, settings.model, settings.regularisation.dropout, self.exported)
 
