@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 
 from tests.workers.recipes.examples import write_texts
 from tests.workers.trainer.conftest import Attempt, Start
-from workers.contract.messages import Control, Request
 
 LONG = {
     "training": {"batch_size": 3, "max_steps": 40},
@@ -153,6 +152,21 @@ def test_todays_settings_win_over_what_the_checkpoint_had(train: Any) -> None:
     assert set(powers.values()) == {0.5**10}
 
 
+def test_a_plan_is_kept_though_steps_were_skipped_so_that_the_rate_goes_on_where_it_was(train: Any) -> None:
+    options = {
+        "training": {"batch_size": 4, "epochs": 2, "max_steps": None},
+        "precision": {"mode": "fp16"},
+        "loss_scaling": {"init_scale": 2.0**22},
+        "checkpoints": {"every_steps": 6, "keep": 9},
+    }
+    first = train("first", **options)
+    assert any(record["skipped"] for record in first.steps())
+    second = train("second", start_from=first.checkpoints()[0], **options)
+    assert first.events("plan")[0]["total_steps"] == second.events("plan")[0]["total_steps"] == 32
+    rest = first.steps()[-len(second.steps()) :]
+    assert [(r["step"], r["lr"]) for r in rest] == [(r["step"], r["lr"]) for r in second.steps()]
+
+
 def test_another_batch_size_and_number_of_ranks_go_on_at_the_same_row(train: Any) -> None:
     first = train("first", training={"batch_size": 4, "max_steps": 5})
     checkpoint = first.checkpoints()[-1]
@@ -203,9 +217,7 @@ def test_the_best_weights_of_before_are_kept_over_a_resume(train: Any) -> None:
 def test_a_paused_run_goes_on_bit_for_bit(begin: Start, train: Any) -> None:
     options = {"training": {"batch_size": 2, "max_steps": 150}}
     undisturbed = train("undisturbed", **options)
-    ranks = begin("paused", **options).until_step(4)
-    ranks.attempt.ask(Control(leave=Request.PAUSE))
-    paused = ranks.wait()
+    paused = begin("paused", tampered="pause", **options).wait()
     assert paused.outcome()["end_reason"] == "paused"
     resumed = train("resumed", start_from=paused.checkpoints()[-1], **options)
     assert facts(paused) + facts(resumed) == facts(undisturbed)
@@ -215,9 +227,7 @@ def test_a_paused_run_goes_on_bit_for_bit(begin: Start, train: Any) -> None:
 def test_an_evaluation_that_a_pause_breaks_off_is_made_when_the_run_goes_on(begin: Start, train: Any) -> None:
     options = {"training": {"batch_size": 2, "max_steps": 60}, "checkpoints": {"evaluate_every_steps": 1}}
     undisturbed = train("undisturbed", **options)
-    ranks = begin("paused", **options).until_step(4)
-    ranks.attempt.ask(Control(leave=Request.PAUSE))
-    paused = ranks.wait()
+    paused = begin("paused", tampered="pause", **options).wait()
     last = paused.steps()[-1]["step"]
     assert paused.outcome()["end_reason"] == "paused"
     assert paused.state()["step"] == last and paused.state()["evaluation_due"]
