@@ -274,6 +274,15 @@ def test_a_batch_of_which_no_row_counts_changes_nothing_but_decay(in_process: An
     assert same(after[0], first) and not same(after[1], first) and other["loss"] > 0
 
 
+def test_a_row_with_a_broken_weight_counts_for_nothing_so_that_others_are_not_taken_for_broken(in_process: Any) -> None:
+    work = in_process(training={"max_steps": 1, "batch_size": 4})
+    work.run.task.weights[work.run.sampler.take(work.run.progress.at)[2]] = math.nan
+    work.train()
+    bad, good = work.attempt.steps()
+    assert bad["skipped"] == "non_finite_input" and math.isnan(bad["loss"])
+    assert [record["extras"]["counted"] for record in (bad, good)] == [3.0, 4.0]
+
+
 def test_the_average_follows_the_weights_of_after_the_step_and_counts_applied_steps(in_process: Any) -> None:
     work = in_process(
         optimizer={"ema_memory": 0.99, "learning_rate": 0.1}, schedule={"warmup_steps": 0}, training={"max_steps": 3}
