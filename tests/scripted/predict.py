@@ -38,6 +38,9 @@ def _one(text: str, said: str) -> Prediction:
     command, _, argument = text.partition(" ")
     if command == "sleep":
         time.sleep(float(argument))
+    elif command == "wait":
+        while not Path(argument).exists():
+            time.sleep(0.02)
     elif command == "memory":
         for _ in range(int(argument)):
             held.append(bytes(2**20).replace(b"\0", b"x"))

@@ -6,6 +6,7 @@ A script is a list of commands; one with `"rank": r` is for that rank only:
     {"do": "steps", "n": 100, "ms": 2}   so many step records, one every so many milliseconds (0: at full speed)
     {"do": "nan", "n": 3}                steps with a NaN loss, skipped
     {"do": "sleep", "s": 2.0}            listening to requests, as between steps
+    {"do": "wait", "path": "…"}          until the file is there, listening to requests
     {"do": "hang", "s": 60}              not listening
     {"do": "log", "text": "…"}           a line on stdout
     {"do": "write", "stream": "steps", "text": "…"}   bytes as they are, with no newline: a torn tail
@@ -109,6 +110,11 @@ class Trainer:
     def do_sleep(self, s: float) -> None:
         deadline = time.monotonic() + s
         while time.monotonic() < deadline:
+            self.listen()
+            time.sleep(0.02)
+
+    def do_wait(self, path: str) -> None:
+        while not Path(path).exists():
             self.listen()
             time.sleep(0.02)
 

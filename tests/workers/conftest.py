@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from workers.supervisor.start import start_attempt, start_recovery
 
 
 def eventually(
-    condition: Callable[[], Any], timeout_s: float = 15.0, what: str = "", diagnosis: Callable[[], str] = str
+    condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "", diagnosis: Callable[[], str] = str
 ) -> Any:
     """The first true value of `condition`; fails the test when it takes longer than that."""
     deadline = time.monotonic() + timeout_s
@@ -147,7 +148,8 @@ class Host:
             if is_locked(folder.lock):
                 state = read_json(folder.state)
                 if state:
-                    os.kill(state["pid"], 9)
+                    with suppress(ProcessLookupError):
+                        os.kill(state["pid"], 9)
 
 
 class Attempt:
@@ -165,10 +167,10 @@ class Attempt:
         (line,) = self.said(kind)
         return line
 
-    def until(self, kind: str, timeout_s: float = 15.0) -> dict[str, Any]:
+    def until(self, kind: str, timeout_s: float = 60.0) -> dict[str, Any]:
         return eventually(lambda: self.said(kind), timeout_s, f"report “{kind}”", self.diagnosis)[0]  # type: ignore[no-any-return]
 
-    def end(self, timeout_s: float = 20.0) -> dict[str, Any]:
+    def end(self, timeout_s: float = 60.0) -> dict[str, Any]:
         """Wait until all is stored and the supervisor is gone; the line that says how it ended."""
         self.until("complete", timeout_s)
         eventually(lambda: not is_locked(self.folder.lock), what="the supervisor leaves")
@@ -177,6 +179,13 @@ class Attempt:
 
     def ask(self, leave: Request | None = None, checkpoint: int = 0) -> None:
         self.controller.requests[self.uid] = Control(leave=leave, checkpoint=checkpoint)
+
+    def limit(self, seconds: float | None) -> None:
+        """Another time limit than its own; 0 is none. Returns when a supervisor that starts now would read it."""
+        control = self.controller.requests[self.uid] = Control(time_limit_s=seconds)
+        with self.controller.server.client() as client:
+            told = control.model_dump_json().encode()
+            eventually(lambda: client.get(request_key(self.uid)) == told, what="the request is told")
 
     def recover(self) -> None:
         start_recovery(self.folder)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.workers.conftest import eventually
 from workers import usage
 from workers.contract.messages import DeviceUsage
 
@@ -21,14 +22,17 @@ def test_what_a_tree_of_processes_uses_is_that_of_all_of_it() -> None:
     with subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True) as process:
         trees = usage.Trees()
         try:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while (first := trees.look([process.pid])[process.pid]).memory < 60e6 and time.monotonic() < deadline:
                 time.sleep(0.05)
-            time.sleep(0.3)
-            second = trees.look([process.pid])[process.pid]
+            # Where others are busy as well, its turn comes later.
+            second = None
+            while (second is None or (second.cpu or 0) < 0.1) and time.monotonic() < deadline:
+                time.sleep(0.3)
+                second = trees.look([process.pid])[process.pid]
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-    assert first.memory > 60e6 and second.peak >= second.memory
+    assert second is not None and first.memory > 60e6 and second.peak >= second.memory
     assert second.cpu is not None and 0.1 < second.cpu < 2
     assert trees.look([process.pid]) == {}
 
@@ -53,16 +57,16 @@ def test_a_driver_that_hangs_is_waited_for_once_and_not_for_long(monkeypatch: py
 
     def ask() -> list[DeviceUsage]:
         asked.append(1)
-        answers.wait(10)
+        answers.wait(100)
         return [DeviceUsage(index=0, utilisation=0.5)]
 
     gpus = usage.Gpus(ask)
     began = time.monotonic()
     assert gpus.read() == gpus.read() == [] and len(asked) == 1
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 50
     answers.set()
-    time.sleep(0.05)
-    assert gpus.read()[0].utilisation == 0.5
+    (gpu,) = eventually(gpus.read)
+    assert gpu.utilisation == 0.5
 
 
 def test_a_gpu_that_says_little_is_shown_with_that(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,7 @@ class Ranks:
         self.attempt.exit_codes[:] = [self.zygote.ask({"wait": pid}) for pid in self.pids]
         return self.attempt
 
-    def until_step(self, step: int, timeout_s: float = 30) -> Ranks:
+    def until_step(self, step: int, timeout_s: float = 90) -> Ranks:
         deadline = time.monotonic() + timeout_s
         while not (self.attempt.folder.steps(0).exists() and len(self.attempt.steps()) >= step):
             assert time.monotonic() < deadline, self.attempt.log()
@@ -257,11 +257,16 @@ def begin(zygote: Zygote, tmp_path: Path, dataset: Path, exports: bool) -> Start
         data: Path | None = None,
         environment: dict[str, str] | None = None,
         export: bool = exports,
+        tampered: str = "",
         **changes: Any,
     ) -> Ranks:
         changes = {("data" if group == "columns" else group): value for group, value in changes.items()}
         attempt = make_attempt(tmp_path / name, data or dataset, world=world, **changes)
-        return Ranks(zygote, attempt, environment or {}, export=export)
+        module = "workers.trainer.__main__"
+        if tampered:
+            module = "tests.workers.trainer.tampered"
+            (attempt.folder.path / "tamper").write_text(tampered)
+        return Ranks(zygote, attempt, environment or {}, module, export=export)
 
     return begin
 

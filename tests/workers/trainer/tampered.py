@@ -1,6 +1,7 @@
 """A trainer in which rank 1 is wronged at its third step, as the file `tamper` of the run folder says:
 `weights` changes one weight by its last bit, `gradient` makes its gradient overflow in fp16 from then on.
-`cancel`: somebody cancels the attempt while rank 0 exports, `cancel_late`: while it writes a checkpoint."""
+`cancel`: somebody cancels the attempt while rank 0 exports, `cancel_late`: while it writes a checkpoint.
+`pause`: somebody pauses it at its fifth step."""
 
 from __future__ import annotations
 
@@ -27,6 +28,8 @@ def main(path: str) -> int:
             _cancel_at_export(run)
         elif how == "cancel_late":
             _cancel_at_checkpoint(run)
+        elif how == "pause":
+            _pause_at_a_step(run)
         elif run.ranks.rank == 1:
             _tamper(run, how)
         return run
@@ -52,6 +55,17 @@ def _cancel_at_checkpoint(run: Any) -> None:
         return write(*arguments, **options)
 
     checkpoint.write = written
+
+
+def _pause_at_a_step(run: Any) -> None:
+    losses = run.task.losses
+
+    def paused(model: Any, batch: Any) -> Any:
+        if run.progress.step + 1 == 5:
+            run.control.path.write_text(Control(leave=Request.PAUSE).model_dump_json())
+        return losses(model, batch)
+
+    run.task.losses = paused
 
 
 def _tamper(run: Any, how: str) -> None:

@@ -153,13 +153,17 @@ def test_of_the_models_in_memory_the_one_that_was_asked_longest_ago_goes(asked: 
     assert {folder.parent.name for folder in asked.trials._models} == {"a", "c"}
 
 
-def test_while_all_models_are_busy_another_waits_and_says_so(asked: Asked) -> None:
-    busy = [asked.begin("sleep 1.6", artifact=f"artifacts/{name}/inference") for name in ("a", "b")]
+def test_while_all_models_are_busy_another_waits_and_says_so(asked: Asked, tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    busy = [asked.begin(f"wait {done}", artifact=f"artifacts/{name}/inference") for name in ("a", "b")]
     spec = asked.put("x", artifact="artifacts/c/inference")
     thread = threading.Thread(target=asked.trials.run, args=(spec,))
     thread.start()
     eventually(lambda: asked.stage(spec) == "waiting for other models")
-    thread.join(30)
+    done.touch()
+    thread.join(60)
+    for one in busy:
+        eventually((asked.folder(one) / RESULT).exists)
     assert asked.result(spec).predictions and all(asked.result(one).predictions for one in busy)
 
 
@@ -218,15 +222,16 @@ def test_one_that_was_killed_while_idle_is_started_again(asked: Asked) -> None:
     asked.run("a")
     (pid,) = asked.pids()
     os.kill(pid, signal.SIGKILL)
-    time.sleep(0.1)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert asked.run("a good text").start_seconds > 0
 
 
-def test_when_nobody_waits_any_more_nothing_is_written(asked: Asked) -> None:
-    spec = asked.begin("sleep 1.2")
+def test_when_nobody_waits_any_more_nothing_is_written(asked: Asked, tmp_path: Path) -> None:
+    spec = asked.begin(f"wait {tmp_path / 'done'}")
     for path in asked.folder(spec).iterdir():
         path.unlink()
     asked.folder(spec).rmdir()
+    (tmp_path / "done").touch()
     eventually(lambda: not any(one.busy for one in asked.trials._models.values()))
     time.sleep(0.1)
     assert not asked.folder(spec).exists()
