@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
+from django.db import connection
 from django.db.models import Max
 
-from jobs.models import Attempt, Cursor, StepBlock, StepLevel, StepTail
+from jobs.models import Attempt, StepBlock
 from jobs.steps import block, levels
 from jobs.steps.block import BLOCK
 from jobs.steps.packed import CHARTED, from_bytes
@@ -81,6 +83,22 @@ def _widths(records: int, points: int) -> tuple[int, int]:
     return bucket, max((width for width in levels.LEVELS if bucket % width == 0), default=1)
 
 
+# In SQL, for the page asks for a chart up to four times a second, and the ORM takes longer to put these three together
+# than their rows take to be read and made into points (2.5 of 4 ms).
+_TAIL = "SELECT start, packed FROM jobs_steptail WHERE attempt_id = %s AND rank = %s ORDER BY start"
+_STATE = "SELECT state FROM jobs_cursor WHERE attempt_id = %s AND rank = %s AND kind = %s"
+_LEVEL = """
+    SELECT body FROM jobs_steplevel WHERE attempt_id = %s AND rank = %s AND bucket = %s AND "index" >= %s AND "index" < %s
+    ORDER BY "index"
+"""
+
+
+def _fetch(sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        return list(cursor.fetchall())
+
+
 class _Store:
     """What is stored of one rank, read so that sealing in the meantime neither hides nor doubles a record.
 
@@ -89,12 +107,12 @@ class _Store:
     """
 
     def __init__(self, attempt: Attempt, rank: int, fields: tuple[str, ...]) -> None:
+        self.attempt, self.rank = attempt.pk, rank
         self.rows = {"attempt": attempt, "rank": rank}
         self.fields = fields
-        tail = list(StepTail.objects.filter(**self.rows).order_by("start").values_list("start", "packed"))
-        state = (
-            Cursor.objects.filter(**self.rows, kind=Kind.STEPS.value).values_list("state", flat=True).first()
-        ) or {}
+        tail = _fetch(_TAIL, self.attempt, rank)
+        found = _fetch(_STATE, self.attempt, rank, Kind.STEPS.value)
+        state = orjson.loads(found[0][0]) if found else {}
         self.runs = [Run(**run) for run in state.get("runs", [])]
         self.newest: dict[str, Any] | None = state.get("newest")
         self.tail = np.concatenate([from_bytes(bytes(packed)) for _, packed in tail]) if tail else None
@@ -149,10 +167,7 @@ class _Store:
         if start >= end:
             return
         row = level * levels.ROW
-        rows = StepLevel.objects.filter(
-            **self.rows, bucket=level, index__gte=start // row, index__lt=-(-end // row)
-        ).order_by("index")
-        for body in rows.values_list("body", flat=True):
+        for (body,) in _fetch(_LEVEL, self.attempt, self.rank, level, start // row, -(-end // row)):
             yield _within(levels.decode(bytes(body), self.fields), start, end)
 
     def _records(self, start: int, end: int) -> Iterator[levels.Buckets]:

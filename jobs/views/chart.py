@@ -33,9 +33,11 @@ def job_chart(request: Asked, pk: int) -> HttpResponse:
     points = min(max(whole_number(request.GET.get("points"), POINTS), 10), 5000)
     fields = [name for name in request.GET.get("fields", "").split(",") if name in CHARTED]
     attempts = [viewed]
-    if "only" not in request.GET:
+    # Nothing beside a first attempt that is the newest.
+    if "only" not in request.GET and not (viewed is newest and viewed.number == 1):
         others = job.attempts.exclude(pk=viewed.pk).order_by("-number").only("uid", "number")
         attempts += others[:MOST_BESIDE]
+    numbers = {attempt.pk: attempt.number for attempt in attempts}
     answer: dict[str, Any] = {
         "viewed": viewed.number,
         "attempts": [
@@ -50,15 +52,15 @@ def job_chart(request: Asked, pk: int) -> HttpResponse:
             for attempt in attempts
         ],
         "happened": [
-            {"attempt": number, "step": step, "kind": kind}
-            for number, step, kind in JobEvent.objects.filter(attempt__in=attempts, kind__in=HAPPENED)
+            {"attempt": numbers[pk], "step": step, "kind": kind}
+            for pk, step, kind in JobEvent.objects.filter(attempt__in=numbers, kind__in=HAPPENED)
             .order_by("id")
-            .values_list("attempt__number", "step", "kind")
+            .values_list("attempt", "step", "kind")
         ],
         "evaluations": [
-            {"attempt": number, "step": step, "loss": metrics.get("loss", metrics.get("dev_loss"))}
-            for number, step, metrics in Evaluation.objects.filter(attempt__in=attempts).values_list(
-                "attempt__number", "step", "metrics"
+            {"attempt": numbers[pk], "step": step, "loss": metrics.get("loss", metrics.get("dev_loss"))}
+            for pk, step, metrics in Evaluation.objects.filter(attempt__in=numbers).values_list(
+                "attempt", "step", "metrics"
             )
         ],
     }
