@@ -47,7 +47,7 @@ class RedisServer:
         self.process = subprocess.Popen(
             embedded_redis.command(self.folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 with self.client() as client:

@@ -29,7 +29,7 @@ HOST = "test-host"
 T = TypeVar("T")
 
 
-def until(found: Callable[[], T | None], what: str, timeout_s: float = 30.0) -> T:
+def until(found: Callable[[], T | None], what: str, timeout_s: float = 120.0) -> T:
     """What `found` returns once it is true; it is asked ten times a second."""
     deadline = time.monotonic() + timeout_s
     while not (result := found()):
@@ -73,7 +73,7 @@ class Stack:
 
     # --- processes ---
 
-    def manage(self, *arguments: str, check: bool = True, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
+    def manage(self, *arguments: str, check: bool = True, timeout_s: float = 200) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "manage.py", *arguments]
         result = subprocess.run(command, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=timeout_s)
         assert not check or result.returncode == 0, result.stderr
@@ -99,7 +99,7 @@ class Stack:
 
     def web_answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}healthz", timeout=5):
+            with urllib.request.urlopen(f"{self.url}healthz", timeout=60):
                 return True
         except OSError:
             return False
@@ -143,7 +143,7 @@ class Stack:
         result = self.manage("submit", str(file), "--owner", "owner", "--json")
         return Job.objects.get(pk=json.loads(result.stdout)["job"])
 
-    def wait_for_steps(self, job: Job, count: int, timeout_s: float = 45.0) -> Attempt:
+    def wait_for_steps(self, job: Job, count: int, timeout_s: float = 120.0) -> Attempt:
         def enough() -> Attempt | None:
             attempt = newest(job)
             assert attempt.status not in ENDED, why(attempt)
@@ -151,7 +151,7 @@ class Stack:
 
         return until(enough, f"{count} steps of {job}", timeout_s)
 
-    def wait_for_end(self, job: Job, timeout_s: float = 60.0) -> Attempt:
+    def wait_for_end(self, job: Job, timeout_s: float = 180.0) -> Attempt:
         """Until the newest attempt has ended, every byte of it is stored, and no process of it is left."""
 
         def over() -> Attempt | None:
@@ -159,7 +159,7 @@ class Stack:
             return attempt if attempt.status in ENDED and attempt.complete_at else None
 
         attempt = until(over, f"the end of {job}", timeout_s)
-        until(lambda: not self.run_processes(), "the supervisor to leave", 20)
+        until(lambda: not self.run_processes(), "the supervisor to leave")
         return attempt
 
     def run_folder(self, attempt: Attempt) -> RunFolder:

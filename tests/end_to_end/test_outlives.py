@@ -120,11 +120,13 @@ def test_a_cancel_while_ranks_do_not_listen_yet_is_a_cancel(stack: Stack) -> Non
 
 
 def test_a_paused_job_goes_on_from_its_checkpoint(stack: Stack) -> None:
-    job = stack.submit([{"do": "steps", "n": 150, "ms": 20}])
+    goes_on = stack.data_dir / "goes on"
+    job = stack.submit([{"do": "steps", "n": 40, "ms": 20}, {"do": "wait", "path": str(goes_on)}])
     stack.wait_for_steps(job, 20)
     services.ask_to_leave(job, Request.PAUSE, actor=None, actor_name="test")
     paused = stack.wait_for_end(job)
     assert paused.end_reason == EndReason.PAUSED, why(paused)
+    goes_on.touch()
     services.resume(job, actor=None)
     resumed = stack.wait_for_end(job)
     assert (resumed.number, resumed.end_reason) == (2, EndReason.COMPLETED), why(resumed)
@@ -140,7 +142,7 @@ def asked(stack: Stack, text: str) -> Trial:
         return trials.ask(artifact, text, user=job.owner)
 
 
-def ended(trial: Trial, timeout_s: float = 30.0) -> Trial:
+def ended(trial: Trial, timeout_s: float = 120.0) -> Trial:
     def over() -> Trial | None:
         trial.refresh_from_db()
         return trial if trial.state != Trial.State.WAITING else None
@@ -164,5 +166,5 @@ def test_a_question_outlives_its_worker_and_redis(stack: Stack) -> None:
     stack.kill("worker")
     stack.kill("redis")
     stack.start("redis", "worker")
-    trial = ended(trial, 90)
+    trial = ended(trial)
     assert (trial.state, trial.number) == (Trial.State.ANSWERED, 2), trial.problem

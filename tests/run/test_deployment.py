@@ -156,9 +156,9 @@ def fake_python(tmp_path: Path) -> Path:
     program = tmp_path / "python"
     program.write_text(
         f"""#!/bin/sh
+trap 'sleep 0.3; echo end >>{tmp_path}/log; exit 0' TERM
 echo "start $$" >>{tmp_path}/log
 [ -f {tmp_path}/status ] && exit "$(cat {tmp_path}/status)"
-trap 'sleep 0.3; echo end >>{tmp_path}/log; exit 0' TERM
 while :; do sleep 0.05; done
 """
     )
@@ -172,7 +172,7 @@ def in_container(fake_python: Path) -> subprocess.Popen[bytes]:
 
 
 def lines(folder: Path, count: int) -> list[str]:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if (folder / "log").exists() and len(found := (folder / "log").read_text().splitlines()) >= count:
             return found
@@ -193,4 +193,4 @@ def test_a_container_outlives_its_worker_and_stops_with_it_when_told(fake_python
 def test_a_container_whose_worker_refuses_its_settings_ends(fake_python: Path) -> None:
     (fake_python / "status").write_text("2")
     with in_container(fake_python) as process:
-        assert process.wait(10) == 2
+        assert process.wait(60) == 2

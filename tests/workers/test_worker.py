@@ -42,7 +42,7 @@ class Worker:
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(15)
+        self.process.wait(60)
 
 
 @pytest.fixture
