@@ -24,7 +24,7 @@ from workers.config import Config
 from workers.contract.datasets import CheckSpec
 from workers.datasets import task
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 PARTS, PART = 25, 8 * 2**20
 
 

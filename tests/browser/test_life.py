@@ -12,7 +12,7 @@ from tests.browser.conftest import Site
 from workers.contract.messages import Request
 from workers.contract.states import EndReason
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_from_a_time_limit_and_a_note_to_the_end_of_a_job(site: Site, person: User, data: Dataset) -> None:

@@ -13,7 +13,7 @@ from tests.browser import seed
 from tests.browser.conftest import Site
 from workers.contract.states import EndReason
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_errors_block_and_warnings_want_a_tick(site: Site, person: User, data: Dataset) -> None:

@@ -26,7 +26,7 @@ from workers.contract.trials import TrialField, TrialForm, TrialSpec
 from workers.recipes import registry
 from workers.trials.task import Trials
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 
 
