@@ -326,7 +326,7 @@ class LossScalingSettings(SettingsGroup):
     growth_interval: int = setting(
         2000,
         "Growth interval",
-        "Good steps in a row until the scale is doubled.",
+        "Good steps in a row until the scale grows.",
         unit="steps",
         ge=1,
         le=100_000_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,9 @@ def test_a_rewind_takes_everything_back_and_goes_on_behind_the_bad_batch(in_proc
     old, new = (work.attempt.folder.checkpoint(step) for step in (3, 6))
     for name in ("model", "optimizer", "average"):
         assert same(load_file(old / f"{name}.safetensors"), load_file(new / f"{name}.safetensors")), name
+    before, after = (json.loads((folder / "state.json").read_text()) for folder in (old, new))
+    for name in ("scaler", "clipper", "spikes"):
+        assert before[name] == after[name] and (before[name] is None) == (name == "scaler" and mode == "float32")
 
 
 def test_a_rewind_before_the_first_checkpoint_goes_back_to_the_very_beginning(in_process: Any) -> None:  # noqa: F811
@@ -106,17 +110,23 @@ def test_a_rewind_gives_all_ranks_the_averaged_weights_too_and_forgets_what_was_
         checkpoints={"every_steps": 3},
         optimizer={"ema_memory": 0.9},
         spikes=SPIKES,
+        clipping={"mode": "autoclip", "adaptive_warmup": 2},
     )
     given: list[Any] = []
     work.run.ranks.take_from_first = given.extend
     spoil(work, 6)
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
     record = work.run.steps.record
-    work.run.steps.record = lambda line: (seen.append(work.run.spikes.windows["loss"].seen), record(line))
+
+    def recorded(line: Any) -> None:
+        seen.append((work.run.spikes.windows["loss"].seen, len(work.run.clipper.history.latest)))  # type: ignore[union-attr]
+        record(line)
+
+    work.run.steps.record = recorded  # type: ignore[method-assign]
     work.train()
     assert {id(tensor) for tensor in work.run.average.averages} <= {id(tensor) for tensor in given}
     # The bad step adds nothing, and the next one goes on from the three of the checkpoint.
-    assert seen == [1, 2, 3, 4, 5, 5, 4, 5, 6, 7, 8]
+    assert seen == [(count, count) for count in (1, 2, 3, 4, 5, 5, 4, 5, 6, 7, 8)]
 
 
 def test_after_a_rewind_steps_in_a_row_are_counted_anew(in_process: Any) -> None:  # noqa: F811
@@ -204,7 +214,7 @@ def test_all_ranks_rewind_alike_though_only_the_first_reads_the_checkpoint(tmp_p
         columns={"weight_column": "weight"},
         limits=REWINDS,
         training={"batch_size": 4, "max_steps": 14},
-        checkpoints={"every_steps": 2},
+        checkpoints={"every_steps": 100},
         monitoring={"compare_ranks_every": 1},
         clipping={"mode": "autoclip", "adaptive_warmup": 2},
     )
@@ -215,6 +225,8 @@ def test_all_ranks_rewind_alike_though_only_the_first_reads_the_checkpoint(tmp_p
         [r[name] for name in names] for r in theirs if not r["skipped"]
     ]
     assert len(attempt.events("rewind")) == ours[-1]["seg"] >= 1
+    assert attempt.events("rewind")[0]["step"] >= 3 and attempt.events("rewind")[0]["to_step"] == 0
+    assert {record["clip_norm"] for record in ours[-3:]} != {1.0}, "the limit is what was learnt since"
 
 
 def test_a_run_that_dies_after_a_rewind_resumes_behind_the_bad_batch(in_process: Any, train: Any) -> None:  # noqa: F811
