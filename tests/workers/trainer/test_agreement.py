@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from workers.contract import records
+from workers.contract.messages import Request
 from workers.contract.states import EndReason
 from workers.trainer.agreement import BAD_GRADIENT, BAD_INPUT, BAD_LOSS, FINE, Agreed, Word, agree, facts_of
 from workers.trainer.task import TrainingFailed
@@ -119,3 +120,9 @@ def test_a_step_is_skipped_for_what_comes_first_on_any_rank(
 ) -> None:
     agreed = Agreed(None, 0, found_inf, 2.0, 1.0, codes, [0.5, 0.5])
     assert facts_of(agreed, 7, 4.0, scale).skipped == why
+
+
+@pytest.mark.parametrize("asked", [None, *Request])
+def test_all_leave_for_what_the_first_rank_was_asked(asked: Request | None) -> None:
+    for one in said(WORD._replace(leave=asked, checkpoint=2), WORD, WORD):
+        assert isinstance(one, Agreed) and (one.leave, one.checkpoint) == (asked, 2)
