@@ -60,7 +60,7 @@ def _slow_down(named: list[tuple[str, Any]], decay: float) -> None:
         return
     depths = depth_of([name for name, _ in named])
     for (_, parameter), depth in zip(named, depths, strict=True):
-        parameter.optimize_attr["learning_rate"] = decay ** (max(depths) - depth)
+        parameter.optimize_attr["learning_rate"] *= decay ** (max(depths) - depth)
 
 
 def depth_of(names: list[str]) -> list[int]:

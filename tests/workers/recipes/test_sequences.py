@@ -149,6 +149,21 @@ def _lstm(weights: dict[str, Any], inputs: Any) -> Any:
     return state
 
 
+@pytest.mark.parametrize("layer_decay", [1.0, 0.5])
+def test_the_linear_path_learns_at_three_times_the_rate(in_process_sequences: Any, layer_decay: float) -> None:
+    work = in_process_sequences(
+        model={"hidden_size": 8, "linear_steps": 3},
+        training={"max_steps": 1},
+        optimizer={"kind": "adamw", "learning_rate": 1e-3, "layer_decay": layer_decay, "weight_decay": 0.0},
+        schedule={"warmup_steps": 0},
+    )
+    before = work.run.model.head.weight.numpy()
+    work.train()
+    # Adam's first step is as long as the rate.
+    assert np.abs(work.run.model.linear_path.weight.numpy()).max() == pytest.approx(3e-3, rel=1e-3)
+    assert np.abs(work.run.model.head.weight.numpy() - before).max() == pytest.approx(1e-3, rel=1e-3)
+
+
 def test_the_linear_path_takes_values_that_fp16_has_no_room_for(in_process_sequences: Any) -> None:
     work = in_process_sequences(model={"hidden_size": 8, "linear_steps": 3}, precision={"mode": "fp16"})
     task, net = work.run.task, work.run.model

@@ -16,6 +16,9 @@ from workers.recipes.sequences.data import Normalisation
 from workers.recipes.sequences.settings import Cell, Goal, ModelSettings
 from workers.trainer.task import TrainingFailed
 
+# Of the linear path, times the others': its weights have farther to go, and until they are there, a huge value in a time step
+# that does not matter moves the output as far.
+PATH_RATE = 3.0
 WEIGHTS, CONFIGURATION = "model.safetensors", "config.json"
 
 
@@ -98,9 +101,9 @@ class LinearPath(paddle.nn.Layer):  # type: ignore[misc]
         super().__init__()
         self.steps = steps
         # Rows in the order of the data: oldest step first, of each all features.
-        self.weight = self.create_parameter(
-            [steps * features, outputs], default_initializer=paddle.nn.initializer.Constant(0.0)
-        )
+        begins, rate = paddle.nn.initializer.Constant(0.0), PATH_RATE
+        attributes = paddle.ParamAttr(initializer=begins, learning_rate=rate)
+        self.weight = self.create_parameter([steps * features, outputs], attr=attributes)
 
     def forward(self, values: Any, lengths: Any) -> Any:
         at = lengths.unsqueeze(-1) - self.steps + paddle.arange(self.steps)  # [samples, steps]
