@@ -203,7 +203,7 @@ def test_a_job_on_sequences_is_submitted_from_the_form_and_from_a_file(people: P
         "training.batch_size": "4",
     }
     answer = people.owner.post("/jobs/new/", data | {"do": "fill", "preset": "recurrent"}).text
-    assert 'name="clipping.max_norm" value="5"' in answer
+    assert 'name="clipping.max_norm" value="5"' in answer and 'name="model.linear_steps" value="8"' in answer
     answer = people.owner.post("/jobs/new/", data | {"do": "submit", "preset": "recurrent"})
     job = Job.objects.get()
     assert (job.recipe, job.dataset, job.newest.settings["data"]["goal"]) == ("sequences", sequences, "classification")
