@@ -327,3 +327,20 @@ def test_a_search_of_the_log_and_the_rank_that_was_chosen_outlast_its_news(
     expect(log).not_to_contain_text("line 61")
     log.evaluate("log => log.scrollTo(0, log.scrollHeight)")
     expect(log).to_contain_text("line 61 of rank 1")
+
+
+def test_an_answer_that_comes_after_that_of_a_later_question_is_left_aside(
+    site: Site, person: User, data: Dataset
+) -> None:
+    attempt = running(person, data)
+    for rank in range(2):
+        seed.write_log(attempt, [f"a line of rank {rank}"], rank)
+    page = site.page(person)
+    held = Held(page, lambda url, _body: "/log/" in url and "log_rank=1" not in url)
+    page.goto(f"/jobs/{attempt.job_id}/")
+    held.wait()
+    page.get_by_label("Rank", exact=True).select_option("1")
+    expect(page.locator("#log .log")).to_have_text("a line of rank 1\n")
+    held.let_go()
+    assert page.locator("#log .log").inner_text() == "a line of rank 1\n"
+    assert page.get_by_label("Rank", exact=True).input_value() == "1"

@@ -7,7 +7,8 @@
   // A click comes shortly after the pointer is up.
   const CLICK_MS = 50;
   const CONTROLS = "input, select, textarea";
-  const sent = new WeakMap(); // target -> { number, posted, values: control -> value }
+  const sent = new WeakMap(); // request -> { number, posted, values: control -> value }
+  const answered = new WeakMap(); // target -> the same of the request whose answer it was given
   const changed = new WeakMap(); // target -> number of the newest request when it was changed
   const waiting = new Map(); // target -> how it is changed when the pointer is up
   const opened = new WeakMap(); // details -> whether the server had it open
@@ -143,11 +144,21 @@
 
   document.addEventListener("htmx:beforeRequest", ({ detail }) => {
     const controls = [...detail.target.querySelectorAll(CONTROLS)];
-    sent.set(detail.target, {
+    sent.set(detail.xhr, {
       number: ++requests,
       posted: detail.requestConfig.verb !== "get",
       values: new Map(controls.map((control) => [control, valueOf(control)])),
     });
+  });
+
+  // Of two requests for the same part, the later one is what is wanted, whichever is answered first. After js/page.js,
+  // which says what of an error is shown.
+  addEventListener("htmx:beforeSwap", (event) => {
+    const { xhr, target, shouldSwap } = event.detail;
+    const mine = sent.get(xhr);
+    if (!mine || !shouldSwap) return;
+    if (answered.get(target)?.number > mine.number) event.preventDefault();
+    else answered.set(target, mine);
   });
 
   htmx.defineExtension("morph", {
@@ -155,7 +166,7 @@
       if (style !== "morph" && style !== "morph-outer") return false;
       const outer = style === "morph-outer";
       if (outer && !fragment.firstElementChild) return true;
-      const mine = sent.get(target) || { number: requests, posted: false, values: new Map() };
+      const mine = answered.get(target) || { number: requests, posted: false, values: new Map() };
       if (down) waiting.set(target, () => change(target, fragment, outer, mine));
       else change(target, fragment, outer, mine);
       return true;
