@@ -253,13 +253,15 @@ class Hub:
             # redis-py would give up on a silent socket after 5 s; a subscription is silent by nature.
             client = redis.asyncio.Redis.from_url(settings.REDIS_URL, socket_timeout=None)
             try:
-                async with client, client.pubsub(ignore_subscribe_messages=True) as subscription:
+                async with client, client.pubsub() as subscription:
                     await subscription.psubscribe(prefix + "*")
-                    self.connected = True
-                    # Whatever was announced before, nobody here has heard.
-                    for room in self.rooms.values():
-                        room.announce(EVERYTHING)
                     async for said in subscription.listen():
+                        if said["type"] == "psubscribe":
+                            # Whatever was announced before, nobody here has heard.
+                            self.connected = True
+                            for room in self.rooms.values():
+                                room.announce(EVERYTHING)
+                            continue
                         job = int(said["channel"].decode().removeprefix(prefix))
                         if job in self.rooms:
                             self.rooms[job].announce(orjson.loads(said["data"])["changed"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -63,7 +64,7 @@ class Page:
         return [step for event, data, _ in self.said if event == "steps" for step in data["step"]]
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        for _ in range(400):
+        for _ in range(3000):
             if condition():
                 return
             await asyncio.sleep(0.02)
@@ -159,6 +160,7 @@ def test_what_was_announced_before_a_page_listened_is_told_when_it_does(running:
 
 def test_changes_are_told_together_and_not_more_than_once_a_second(running: Attempt) -> None:
     async def scene(hub: live.Hub) -> None:
+        began = time.monotonic()
         page = Page(hub.watch(running.job_id, running.pk, 0, 0))
         await page.until(lambda: hub.connected, "no subscription")
         for _ in range(20):
@@ -166,7 +168,8 @@ def test_changes_are_told_together_and_not_more_than_once_a_second(running: Atte
             await asyncio.sleep(0.02)
         await asyncio.sleep(1.1)
         told = [data for event, data, _ in page.said if event == "changed"]
-        assert 1 <= len(told) <= 3 and {"events", "log"} <= {name for names in told for name in names}
+        assert 1 <= len(told) <= 2 + (time.monotonic() - began) / live.CHANGED_S
+        assert {"events", "log"} <= {name for names in told for name in names}
         await page.close()
 
     play(scene)
@@ -217,7 +220,7 @@ def test_the_last_words_of_an_ended_attempt_are_waited_for(running: Attempt) -> 
         # Nobody announces that all has arrived.
         await do(seed.add_steps)(running, seed.records(1, 2))
         await do(Attempt.objects.filter(pk=running.pk).update)(complete_at=timezone.now())
-        await asyncio.wait_for(page.task, live.LOOK_SOON_S + 2)
+        await asyncio.wait_for(page.task, 60)
         assert page.steps == [1, 2] and page.said[-1][0] == "end"
 
     play(scene)
